@@ -1,0 +1,1 @@
+"""Environments; filled in below."""

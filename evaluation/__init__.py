@@ -1,0 +1,1 @@
+"""Placeholder docstring; see the files in this folder."""
