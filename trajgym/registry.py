@@ -48,7 +48,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._items[name] = item
         return item
 
-    def get(self, name: str, default: object = None) -> T:  # type: ignore[override]  # a miss always raises
+    def get(self, name: str, default: object = None) -> T:
         """Return the item called ``name``.
 
         Raises:

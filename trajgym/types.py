@@ -332,7 +332,7 @@ def from_json(cls: type[T], value: Any) -> T:
     >>> from_json(Message, to_json(Message("user", "hi"))) == Message("user", "hi")
     True
     """
-    return cast(T, _FROM.get(cls, lambda v: cls(**v))(value))
+    return cast(T, _FROM[cls](value) if cls in _FROM else cls(**value))
 
 
 def _each(cls: type[T]) -> Callable[[Any], tuple[T, ...]]:

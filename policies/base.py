@@ -1,0 +1,161 @@
+"""What a policy is to the rollout, and what a token engine is to a policy.
+
+Both are event-driven, so that an environment that is busy blocks nobody else: the rollout hands over the
+dialogues that wait for a turn, then polls for turns that are ready, in whatever order they become so.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trajgym.types import Action, Message, Task, TokenStream
+
+__all__ = ["Policy", "SampledTurn", "Sampler", "TextPolicy"]
+
+
+@dataclass(frozen=True)
+class SampledTurn:
+    """One turn that a sampler has finished.
+
+    Args:
+        stream: The stream it belongs to.
+        ids: The sampled token ids; the stop token is the last one if ``finish == "stop"``.
+        logprobs: log-probability (nats) of each, under the sampling temperature.
+        finish: ``"stop"``, or ``"length"`` when ``max_new_tokens`` ran out first.
+    """
+
+    stream: int
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+
+
+class Sampler(abc.ABC):
+    """A token engine: append-only streams that live as long as an episode.
+
+    ``open`` → ``generate`` → ``step`` until the turn comes out → ``extend`` → ``generate`` → … → ``close``.
+    Nothing runs outside ``step``; one ``step`` advances every stream that has work.
+    """
+
+    @property
+    @abc.abstractmethod
+    def slots(self) -> int:
+        """How many streams may be open at once."""
+
+    @property
+    @abc.abstractmethod
+    def max_length(self) -> int:
+        """Most tokens a stream can hold."""
+
+    @abc.abstractmethod
+    def open(self, ids: Sequence[int], *, seed: int) -> int:
+        """Start a stream with these prompt tokens and return its handle.
+
+        Args:
+            ids: Prompt token ids, at least one.
+            seed: Seeds this stream's draws, whatever else runs beside it.
+        """
+
+    @abc.abstractmethod
+    def extend(self, stream: int, ids: Sequence[int]) -> None:
+        """Append observation tokens to a stream that is not generating."""
+
+    @abc.abstractmethod
+    def generate(self, stream: int, *, max_new_tokens: int) -> None:
+        """Ask for the next turn of a stream."""
+
+    @abc.abstractmethod
+    def step(self) -> list[SampledTurn]:
+        """Advance all streams that have work by at least one token; return the turns that finished."""
+
+    @abc.abstractmethod
+    def close(self, stream: int) -> None:
+        """Free a stream; closing it in mid-turn drops the turn."""
+
+
+class Policy(abc.ABC):
+    """Something that writes assistant turns in many dialogues at once."""
+
+    @property
+    @abc.abstractmethod
+    def capacity(self) -> int:
+        """How many episodes may be live at once."""
+
+    @abc.abstractmethod
+    def start(self, episode: int, messages: Sequence[Message], *, task: Task, seed: int) -> None:
+        """Begin an episode and ask for its first turn.
+
+        Args:
+            episode: The caller's number for it, unused by any live episode.
+            messages: The prompt.
+            task: The problem; only scripted policies may look at it.
+            seed: Seeds all randomness of the policy in this episode.
+        """
+
+    @abc.abstractmethod
+    def observe(self, episode: int, messages: Sequence[Message]) -> None:
+        """Append what the environment answered and ask for the next turn."""
+
+    @abc.abstractmethod
+    def poll(self) -> list[tuple[int, Action]]:
+        """Work a little on the waiting turns; return those that are ready, maybe none."""
+
+    @abc.abstractmethod
+    def finish(self, episode: int) -> tuple[TokenStream, ...]:
+        """End an episode and return its token rows (none for policies without tokens)."""
+
+
+class TextPolicy(Policy):
+    """A policy without tokens: subclasses write :meth:`act`, a pure function of the dialogue.
+
+    Args:
+        capacity: How many episodes may be live at once.
+    """
+
+    def __init__(self, capacity: int = 64) -> None:
+        self._capacity = capacity
+        self._live: dict[int, tuple[list[Message], Task, int]] = {}
+        self._waiting: list[int] = []
+
+    @abc.abstractmethod
+    def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
+        """Write the next assistant turn.
+
+        Args:
+            messages: The dialogue so far.
+            task: The problem with its ground truth.
+            seed: Seed of the episode; mix it with ``len(messages)`` for a draw per turn.
+        """
+
+    @property
+    def capacity(self) -> int:
+        """How many episodes may be live at once."""
+        return self._capacity
+
+    def start(self, episode: int, messages: Sequence[Message], *, task: Task, seed: int) -> None:
+        """Begin an episode."""
+        self._live[episode] = (list(messages), task, seed)
+        self._waiting.append(episode)
+
+    def observe(self, episode: int, messages: Sequence[Message]) -> None:
+        """Append what the environment answered."""
+        self._live[episode][0].extend(messages)
+        self._waiting.append(episode)
+
+    def poll(self) -> list[tuple[int, Action]]:
+        """Write every waiting turn."""
+        ready, self._waiting = self._waiting, []
+        out = []
+        for episode in ready:
+            messages, task, seed = self._live[episode]
+            action = Action(self.act(messages, task, seed))
+            messages.append(Message("assistant", action.text))
+            out.append((episode, action))
+        return out
+
+    def finish(self, episode: int) -> tuple[TokenStream, ...]:
+        """Forget the episode."""
+        self._live.pop(episode, None)
+        return ()
