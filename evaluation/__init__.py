@@ -1,1 +1,1 @@
-"""Placeholder docstring; see the files in this folder."""
+"""Evaluation: playing held-out tasks, and numbers with intervals."""

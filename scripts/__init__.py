@@ -1,1 +1,1 @@
-"""Placeholder docstring; see the files in this folder."""
+"""The commands: ``trajgym NAME`` runs ``main`` of the file of that name."""

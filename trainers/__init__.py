@@ -1,1 +1,1 @@
-"""Placeholder docstring; see the files in this folder."""
+"""Training: from the rewards of every step to the weights. Imports torch only in the modules that need it."""

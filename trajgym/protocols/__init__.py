@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from trajgym.protocols.base import Parsed, Protocol
+from trajgym.protocols.hermes import Hermes
 from trajgym.registry import Registry
 
-__all__ = ["PROTOCOLS", "Parsed", "Protocol", "get_protocol", "register_protocol"]
+__all__ = ["PROTOCOLS", "Hermes", "Parsed", "Protocol", "get_protocol", "register_protocol"]
 
 PROTOCOLS: Registry[Protocol] = Registry("protocol", hint="Add one with trajgym.protocols.register_protocol(...).")
 
@@ -18,3 +19,6 @@ def register_protocol(protocol: Protocol, *, replace: bool = False) -> Protocol:
 def get_protocol(protocol: str | Protocol) -> Protocol:
     """Return the protocol of that name; an object passes through."""
     return protocol if isinstance(protocol, Protocol) else PROTOCOLS[protocol]
+
+
+register_protocol(Hermes())

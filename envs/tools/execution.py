@@ -1,0 +1,232 @@
+"""The tools of one episode at work: concurrent calls, fresh state, time limits that hold.
+
+>>> from trajgym.envs.tools.base import tool
+>>> @tool
+... def double(number: int) -> int:
+...     '''Double a number.'''
+...     return 2 * number
+>>> with ToolSessions([double], seed=0) as sessions:
+...     results = sessions.run([ToolCall("double", {"number": 21}), ToolCall("double", {"number": "21"})])
+>>> [(result.content, result.error) for result in results][0]
+('42', None)
+>>> results[1].error
+'wrong_type'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from trajgym.envs.tools.base import Tool, select_tools
+from trajgym.envs.tools.process import ToolProcess, ToolProcessDied, give_back, take
+from trajgym.envs.tools.worker import Outcome, finish, invoke, start
+from trajgym.errors import EnvironmentFault, EpisodeError, did_you_mean
+from trajgym.types import CallError, ToolCall, ToolResult
+
+__all__ = ["ToolSessions"]
+
+_MAX_CONCURRENT = 16
+_log = logging.getLogger(__name__)
+
+
+class ToolSessions:
+    """The tools of one episode. Close it, or use it as a context manager.
+
+    Args:
+        tools: Names and tools.
+        seed: Given to ``open`` of every tool that has a state.
+        max_chars: Most characters of a result; a longer one loses its middle.
+
+    Raises:
+        UnknownNameError: Nobody registered a name.
+        ConfigError: Two tools have one name.
+    """
+
+    def __init__(self, tools: Iterable[str | Tool], seed: int, *, max_chars: int = 10_000) -> None:
+        self.tools = select_tools(tools)
+        self._closed = False
+        self._sessions: dict[str, _Session] = {
+            name: (_InHere if tool.timeout is None else _InProcess)(tool, seed, max_chars)
+            for name, tool in self.tools.items()
+        }
+
+    def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run the calls of one turn, concurrently; calls to one tool with a state run in their order.
+
+        Args:
+            calls: The calls. One that a tool cannot take gives an error result.
+
+        Returns:
+            One result per call, in call order.
+
+        Raises:
+            EnvironmentFault: A tool failed for a reason the policy cannot have.
+            EpisodeError: After :meth:`close`.
+        """
+        if self._closed:
+            raise EpisodeError("These tools are closed: the episode has ended. Make new ToolSessions for the next.")
+        results: list[ToolResult | None] = [None] * len(calls)
+        lanes: dict[object, list[int]] = {}
+        for i, call in enumerate(calls):
+            tool = self.tools.get(call.name)
+            lanes.setdefault(call.name if tool is not None and tool.stateful else i, []).append(i)
+
+        def drive(lane: list[int]) -> None:
+            for i in lane:
+                results[i] = self._run_one(calls[i])
+
+        if len(lanes) == 1:
+            drive(*lanes.values())
+        elif lanes:
+            with ThreadPoolExecutor(min(len(lanes), _MAX_CONCURRENT), thread_name_prefix="trajgym-tool") as threads:
+                running = [threads.submit(drive, lane) for lane in lanes.values()]
+            for lane in running:
+                lane.result()
+        return tuple(result for result in results if result is not None)
+
+    def close(self) -> None:
+        """Close every tool that was opened. Idempotent; a tool that fails to close is logged."""
+        self._closed = True
+        for name, session in self._sessions.items():
+            try:
+                session.close()
+            except Exception:
+                _log.warning("Tool %r failed to close", name, exc_info=True)
+
+    def __enter__(self) -> ToolSessions:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Without this, the process of a tool whose episode was dropped would live as long as the interpreter.
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    def _run_one(self, call: ToolCall) -> ToolResult:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self.tools) or "none"
+            close = did_you_mean(call.name, self.tools)
+            return ToolResult(call, f"There is no tool {call.name!r}.{close} Tools: {known}.", "unknown_tool")
+        arguments = tool.read(call.arguments)
+        if isinstance(arguments, CallError):
+            return ToolResult(call, arguments.message, arguments.kind)
+        began = time.perf_counter()
+        session = self._sessions[tool.name]
+        outcome = session.call(arguments)
+        seconds = time.perf_counter() - began
+        return ToolResult(call, outcome.content, outcome.error, seconds, session.isolation)
+
+
+class _Session(Protocol):
+    """One tool within one episode."""
+
+    def __init__(self, tool: Tool, seed: int, limit: int) -> None: ...
+
+    @property
+    def isolation(self) -> str:
+        """How what runs is kept from the host."""
+
+    def call(self, arguments: Mapping[str, Any]) -> Outcome:
+        """Run it; opened at the first call."""
+
+    def close(self) -> None:
+        """End it, if it was opened."""
+
+
+class _InHere:
+    """A tool without a time limit: a plain call in this process."""
+
+    def __init__(self, tool: Tool, seed: int, limit: int) -> None:
+        self._tool, self._seed, self._limit = tool, seed, limit
+        self._function: Callable[..., Any] | None = None if tool.stateful else tool.target
+
+    @property
+    def isolation(self) -> str:
+        # An instance may know it only once it is open.
+        return str(getattr(self._function, "isolation", "none"))
+
+    def call(self, arguments: Mapping[str, Any]) -> Outcome:
+        if self._function is None:
+            try:
+                self._function = start(self._tool.target, self._seed)
+            except Exception as error:
+                raise EnvironmentFault(f"The tool {self._tool.name!r} did not open: {error!r}") from error
+        with _users_interrupt():
+            return invoke(self._function, arguments, self._limit, (EnvironmentFault, _UsersInterrupt))
+
+    def close(self) -> None:
+        if self._tool.stateful and self._function is not None:
+            function, self._function = self._function, None
+            finish(function)
+
+
+class _InProcess:
+    """A tool with a time limit: one process per call without a state, else one per episode."""
+
+    def __init__(self, tool: Tool, seed: int, limit: int) -> None:
+        self._tool, self._seed, self._limit = tool, seed, limit
+        self._process: ToolProcess | None = None
+
+    @property
+    def isolation(self) -> str:
+        return self._tool.isolation
+
+    def call(self, arguments: Mapping[str, Any]) -> Outcome:
+        process = self._open() if self._tool.stateful else take(self._tool)
+        name, lost = self._tool.name, " Its state is lost: the next call starts anew." if self._tool.stateful else ""
+        try:
+            outcome, reusable = process.call(arguments, self._limit)
+        except TimeoutError:
+            return Outcome(f"{name} was stopped after its time limit of {self._tool.timeout:g} s.{lost}", "timeout")
+        except ToolProcessDied as error:
+            return Outcome(f"The process of {name} broke down ({error}).{lost}", "worker_died")
+        if not self._tool.stateful:
+            if reusable:
+                give_back(process)
+            else:
+                process.kill()
+        return outcome
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    def _open(self) -> ToolProcess:
+        if self._process is None or not self._process.usable:
+            self._process = ToolProcess(self._tool, self._seed)
+        return self._process
+
+
+class _UsersInterrupt(KeyboardInterrupt):
+    """Ctrl-C at the keyboard, as opposed to a tool that raises KeyboardInterrupt."""
+
+
+@contextlib.contextmanager
+def _users_interrupt() -> Iterator[None]:
+    """Tell Ctrl-C from a KeyboardInterrupt of the tool, which must not end the run."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise _UsersInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

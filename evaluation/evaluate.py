@@ -1,0 +1,95 @@
+"""Playing a fixed set of tasks with a policy, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gymnasium
+
+from trajgym.evaluation.measures import wilson
+from trajgym.policies.base import Policy
+from trajgym.rollout import EnvPool, Episode, collect, derive_seed
+from trajgym.types import Task, Trajectory
+
+__all__ = ["Evaluation", "Share", "evaluate", "succeeded"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many of so many."""
+
+    successes: int
+    trials: int
+
+    @property
+    def value(self) -> float:
+        """The share, 0 for no trials."""
+        return self.successes / self.trials if self.trials else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval."""
+        return wilson(self.successes, self.trials)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The trajectories of an evaluation, one per task, in the tasks' order."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def success(self) -> Share:
+        """Right final answers among all tasks; a fault of ours counts as a failure here, never as a missing row."""
+        return _share(self.trajectories)
+
+    @property
+    def by_difficulty(self) -> dict[int, Share]:
+        """The same for each difficulty, -1 where it is unknown."""
+        levels: dict[int, list[Trajectory]] = {}
+        for trajectory in self.trajectories:
+            level = trajectory.task.difficulty
+            levels.setdefault(-1 if level is None else level, []).append(trajectory)
+        return {level: _share(levels[level]) for level in sorted(levels)}
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean undiscounted sum of rewards."""
+        return sum(t.total_reward for t in self.trajectories) / max(1, len(self.trajectories))
+
+    @property
+    def mean_turns(self) -> float:
+        """Mean number of turns."""
+        return sum(len(t.steps) for t in self.trajectories) / max(1, len(self.trajectories))
+
+
+def succeeded(trajectory: Trajectory) -> bool:
+    """Whether the final answer was right, by the rubric's term ``accuracy``."""
+    return any(step.reward_terms.get("accuracy", 0.0) > 0 for step in trajectory.steps)
+
+
+def evaluate(
+    policy: Policy,
+    make_env: Callable[[], gymnasium.Env[str, str]],
+    tasks: Sequence[Task],
+    *,
+    seed: int = 0,
+    threads: int = 16,
+) -> Evaluation:
+    """Play each task once.
+
+    Args:
+        policy: Who acts.
+        make_env: Makes an environment whose rubric has the term ``accuracy``.
+        tasks: What to play.
+        seed: Seeds the policy's draws and the environment's.
+        threads: Environments that may step at the same time.
+    """
+    episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "eval", i), t) for i, t in enumerate(tasks)]
+    with EnvPool(make_env, threads=threads) as pool:
+        return Evaluation(tuple(collect(policy, pool, episodes, deterministic=True)))
+
+
+def _share(trajectories: Sequence[Trajectory]) -> Share:
+    return Share(sum(map(succeeded, trajectories)), len(trajectories))

@@ -1,0 +1,103 @@
+"""Trajectories on disk: JSON lines and Parquet that load with ``datasets``.
+
+Each row has flat columns to filter and plot by, and the whole trajectory as a JSON string, from which
+:func:`read_trajectories` rebuilds it exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trajgym.errors import DataError
+from trajgym.types import Trajectory, from_json, to_json
+
+__all__ = ["read_trajectories", "to_parquet", "trajectory_row", "write_jsonl"]
+
+
+def trajectory_row(trajectory: Trajectory, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the columns of one trajectory.
+
+    Args:
+        trajectory: What to write.
+        extra: More columns, the same in each row, such as the update's number.
+    """
+    steps = trajectory.steps
+    terms: dict[str, float] = {}
+    for step in steps:
+        for name, value in step.reward_terms.items():
+            terms[name] = terms.get(name, 0.0) + value
+    return {
+        **(extra or {}),
+        "task_id": trajectory.task.id,
+        "difficulty": -1 if trajectory.task.difficulty is None else trajectory.task.difficulty,
+        "answer": trajectory.task.answer,
+        "messages": [{"role": m.role, "content": m.content} for m in trajectory.messages],
+        "rewards": [float(s.reward) for s in steps],
+        "total_reward": trajectory.total_reward,
+        "reward_terms": [{"name": name, "value": value} for name, value in terms.items()],
+        "stop_reason": trajectory.stop_reason.value,
+        "turns": len(steps),
+        "calls": sum(len(s.action.calls) for s in steps),
+        "fault": trajectory.fault or "",
+        "trajectory": json.dumps(to_json(trajectory), ensure_ascii=True),
+    }
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines; the file appears only when it is complete."""
+    partial = path.with_suffix(path.suffix + ".partial")
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            # Escaped, since a policy may write half a surrogate pair, which UTF-8 cannot hold.
+            file.write(json.dumps(row, ensure_ascii=True) + "\n")
+    partial.replace(path)
+
+
+def to_parquet(sources: Iterable[Path], target: Path) -> int:
+    """Gather JSON-lines files of trajectories in one Parquet file.
+
+    Returns:
+        The number of rows; no file is written for none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [json.loads(line) for path in sources for line in path.read_text(encoding="utf-8").split("\n") if line]
+    if rows:
+        partial = target.with_suffix(".partial")
+        pq.write_table(pa.Table.from_pylist([_clean(row) for row in rows]), partial)
+        partial.replace(target)
+    return len(rows)
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """Read what :func:`write_jsonl` or :func:`to_parquet` wrote.
+
+    Raises:
+        DataError: When the file holds something else.
+    """
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            texts = pq.read_table(path, columns=["trajectory"])["trajectory"].to_pylist()
+        else:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            texts = [json.loads(line)["trajectory"] for line in lines if line]
+        return [from_json(Trajectory, json.loads(text)) for text in texts]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} does not hold trajectories: {type(error).__name__}: {error}") from error
+
+
+def _clean(value: Any) -> Any:
+    """Replace half surrogates, which Arrow refuses; the trajectory column keeps them escaped."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _clean(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,400 @@
+"""A token engine on any transformers decoder whose key/value cache lives as long as the episode.
+
+Every token of a stream goes through the model once: the prompt and each observation in batches over streams,
+sampled tokens one at a time for all generating streams together. A stream that waits for its environment keeps its
+row and is not computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trajgym.errors import ConfigError, EpisodeError, TrainingError
+from trajgym.policies.base import SampledTurn, Sampler
+from trajgym.policies.draws import int64
+from trajgym.policies.kv import Pass, RowCache
+from trajgym.policies.rows import Rows, TurnStart
+
+__all__ = ["Counters", "HFSampler"]
+
+
+@dataclass
+class Counters:
+    """How many tokens an engine has handled since it was made.
+
+    Args:
+        prompt_tokens: Given by :meth:`Sampler.open` and :meth:`Sampler.extend`.
+        sampled_tokens: Drawn, those of dropped turns included.
+        computed_tokens: Sent through the model, padding included. A prompt shared by streams that
+            start together is sent once.
+    """
+
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    computed_tokens: int = 0
+
+
+@dataclass
+class _Stream:
+    id: int
+    row: int
+    seed: int
+    pending: list[int]  # tokens the model has not seen: an observation, and the token before it
+    cached: int = 0  # tokens it has seen; brought up to date at the end of a turn
+    drawn: int = 0  # tokens sampled in earlier turns
+    budget: int = 0  # of the turn being sampled, 0 between turns
+
+    @property
+    def length(self) -> int:
+        return self.cached + len(self.pending)
+
+
+@dataclass
+class _Group:
+    """Streams that wait for the same computation: they have seen nothing, and have the same prompt."""
+
+    tokens: list[int]
+    streams: list[_Stream] = field(default_factory=list)
+
+
+class HFSampler(Sampler):
+    """Samples from a transformers causal language model, batched over streams.
+
+    A stream's tokens depend on its own seed, prompt and observations; whatever runs beside it changes its logits by
+    no more than floating-point noise. Log-probabilities belong to the stated temperature.
+
+    The model may be trained between rollouts: it is used in place, in evaluation mode and without gradients, and left
+    in the mode it was in. Call :meth:`reset` after changing its weights, since cached keys belong to the old ones.
+
+    Args:
+        model: A decoder with full attention, ``"sdpa"`` or ``"eager"``; LoRA wrappers of peft are fine.
+        slots: How many streams may be open at once.
+        max_length: Most tokens of a stream.
+        stop_ids: Tokens that end a turn.
+        temperature: Divides the logits; 0 takes the most probable token and reports its log-probability at 1.
+        pad_id: Any token id; the model's output for it is not used.
+        prefill_tokens: Most tokens of one forward pass over prompts and observations, padding included. A single
+            longer chunk still goes in one pass.
+
+    Attributes:
+        counters: What has been computed so far.
+
+    Raises:
+        ConfigError: When an argument is out of range or the model's attention cannot be cached this way.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        slots: int,
+        max_length: int,
+        stop_ids: Iterable[int],
+        temperature: float = 1.0,
+        pad_id: int = 0,
+        prefill_tokens: int = 8192,
+    ) -> None:
+        _at_least_one(slots=slots, max_length=max_length, prefill_tokens=prefill_tokens)
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise ConfigError(f"temperature must be finite and not negative, got {temperature}.")
+        self._eager = _attention(model, max_length) == "eager"
+        self._model = model
+        self._slots, self._max_length = slots, max_length
+        self._stop_ids = frozenset(stop_ids)
+        self._temperature, self._pad_id, self._prefill_tokens = temperature, pad_id, prefill_tokens
+        parameters = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._keep_last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        if not 0 <= pad_id < self._vocabulary:
+            raise ConfigError(f"pad_id must lie in the model's vocabulary of {self._vocabulary}, got {pad_id}.")
+        self.counters = Counters()
+        self._opened = 0
+        self.reset()
+
+    @property
+    def slots(self) -> int:
+        """How many streams may be open at once."""
+        return self._slots
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens a stream can hold."""
+        return self._max_length
+
+    def reset(self) -> None:
+        """Drop all streams and free the cache."""
+        device = next(self._model.parameters()).device
+        self._device = device
+        self._cache = RowCache(self._slots, self._max_length)
+        self._streams: dict[int, _Stream] = {}
+        self._at: list[_Stream | None] = [None] * self._slots  # the stream in each row
+        self._asked: list[_Stream] = []  # their turn begins with the next step
+        self._live = 0  # rows below this one are in the middle of a turn
+        self._rows = Rows(
+            self._slots,
+            stop_ids=self._stop_ids,
+            temperature=self._temperature,
+            max_length=self._max_length,
+            device=device,
+        )
+
+    def open(self, ids: Sequence[int], *, seed: int) -> int:
+        """Start a stream with these prompt tokens and return its handle.
+
+        Raises:
+            ConfigError: When the prompt is empty, too long or not in the vocabulary.
+            EpisodeError: When all slots are taken.
+        """
+        if not len(ids):
+            raise ConfigError("A stream needs at least one prompt token, got none.")
+        self._check(ids, 0)
+        row = next((row for row, stream in enumerate(self._at) if stream is None), None)
+        if row is None:
+            raise EpisodeError(f"All {self._slots} slots are taken. Close a stream first, or raise slots.")
+        stream = _Stream(self._opened, row, int64(seed), list(ids))
+        self._opened += 1
+        self._streams[stream.id] = self._at[row] = stream
+        self.counters.prompt_tokens += len(ids)
+        return stream.id
+
+    def extend(self, stream: int, ids: Sequence[int]) -> None:
+        """Append observation tokens to a stream that is not generating.
+
+        Raises:
+            ConfigError: When they do not fit or are not in the vocabulary.
+            EpisodeError: When the stream is generating or closed.
+        """
+        entry = self._idle(stream)
+        self._check(ids, entry.length)
+        entry.pending.extend(ids)
+        self.counters.prompt_tokens += len(ids)
+
+    def generate(self, stream: int, *, max_new_tokens: int) -> None:
+        """Ask for the next turn of a stream.
+
+        Raises:
+            ConfigError: When the budget is below 1 or does not fit.
+            EpisodeError: When the stream is generating or closed.
+        """
+        entry = self._idle(stream)
+        _at_least_one(max_new_tokens=max_new_tokens)
+        if entry.length + max_new_tokens > self._max_length:
+            raise ConfigError(
+                f"A stream of {entry.length} tokens has no room for max_new_tokens={max_new_tokens}. "
+                f"Lower it, or raise max_length={self._max_length}."
+            )
+        entry.budget = max_new_tokens
+        self._asked.append(entry)
+
+    def step(self) -> list[SampledTurn]:
+        """Sample one token in every stream that has a turn to write; return the turns that finished.
+
+        Raises:
+            TrainingError: When the model's logits are not finite.
+        """
+        asked, self._asked = self._asked, []
+        if not (self._live or asked):
+            return []
+        with torch.inference_mode(), _evaluating(self._model):
+            if self._live:
+                self._decode()
+            if asked:
+                self._rows.begin([TurnStart(s.row, s.length, s.budget, s.seed, s.drawn) for s in asked])
+                for groups in self._batches(asked):
+                    self._prefill(groups)
+            return self._harvest(asked)
+
+    def close(self, stream: int) -> None:
+        """Free a stream; closing it in mid-turn drops the turn.
+
+        Raises:
+            EpisodeError: When it is closed already.
+        """
+        entry = self._find(stream)
+        del self._streams[stream]
+        self._at[entry.row] = None
+        self._asked = [other for other in self._asked if other is not entry]
+        if entry.row < self._live:
+            with torch.inference_mode():
+                self._arrange([row for row in range(self._live) if row != entry.row])
+
+    def _decode(self) -> None:
+        positions = self._rows.position[: self._live, None].clone()
+        reach = int(positions.max()) + 1
+        plan = Pass(None, positions, torch.ones_like(positions, dtype=torch.bool), reach)
+        logits = self._forward(self._rows.latest[: self._live, None], plan, reach)
+        self._sample(self._index(range(self._live)), logits)
+
+    def _batches(self, asked: list[_Stream]) -> Iterator[list[_Group]]:
+        """Split into batches of similar length, streams that have seen nothing apart from the others."""
+        fresh: dict[tuple[int, ...], _Group] = {}
+        seen: list[_Group] = []
+        for stream in asked:
+            if stream.cached:
+                seen.append(_Group(stream.pending, [stream]))
+            else:
+                fresh.setdefault(tuple(stream.pending), _Group(stream.pending)).streams.append(stream)
+        for groups in (seen, list(fresh.values())):
+            groups.sort(key=lambda group: len(group.tokens))
+            batch: list[_Group] = []
+            for group in groups:
+                length = len(group.tokens)
+                # A pass costs about as much as 16 tokens of padding per row.
+                uneven = batch and length > 16 + 1.5 * len(batch[0].tokens)
+                if uneven or (batch and (len(batch) + 1) * length > self._prefill_tokens):
+                    yield batch
+                    batch = []
+                batch.append(group)
+            if batch:
+                yield batch
+
+    def _prefill(self, groups: list[_Group]) -> None:
+        firsts = [group.streams[0] for group in groups]
+        longest = max(len(group.tokens) for group in groups)
+        # Padded on the left, so that every row's last token, whose logits are wanted, stands at the end.
+        tokens = [[self._pad_id] * (longest - len(g.tokens)) + g.tokens for g in groups]
+        starts = [[first.cached - (longest - len(first.pending))] for first in firsts]
+        lengths = torch.tensor([[len(group.tokens)] for group in groups], device=self._device)
+        column = torch.arange(longest, device=self._device)
+        valid = column >= longest - lengths
+        positions = torch.where(valid, torch.tensor(starts, device=self._device) + column, 0)
+        reach = max(first.length for first in firsts)
+        plan = Pass(self._index(first.row for first in firsts), positions, valid, reach if firsts[0].cached else 0)
+        logits = self._forward(torch.tensor(tokens, device=self._device), plan, reach)
+        members = [(k, stream) for k, group in enumerate(groups) for stream in group.streams]
+        if len(members) > len(groups):
+            copies = [(firsts[k].row, s.row) for k, s in members if s is not firsts[k]]
+            self._cache.move(*torch.tensor(copies, device=self._device).T, reach)
+            logits = logits[[k for k, _ in members]]
+        for _, stream in members:
+            stream.cached, stream.pending = stream.length, []
+        self._sample(self._index(s.row for _, s in members), logits)
+
+    def _forward(self, tokens: Tensor, plan: Pass, reach: int) -> Tensor:
+        self._cache.begin(plan, reach)
+        mask = plan.visible()
+        if self._eager:  # adds the mask to its scores, where the other kind takes it as a condition
+            dtype = self._model.dtype
+            mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+        output = self._model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=plan.positions,
+            use_cache=True,
+            **{self._cache_name: self._cache},
+            **self._keep_last,
+        )
+        self.counters.computed_tokens += tokens.numel()
+        logits: Tensor = output.logits[:, -1].float()
+        return logits
+
+    def _sample(self, rows: Tensor, logits: Tensor) -> None:
+        self._rows.sample(rows, logits)
+        self.counters.sampled_tokens += len(rows)
+
+    def _harvest(self, asked: list[_Stream]) -> list[SampledTurn]:
+        finished = self._rows.finished()
+        turns = [self._finish(*turn) for turn in finished]
+        if finished or asked:
+            gone = {row for row, _, _ in finished}
+            rows = [*range(self._live), *(stream.row for stream in asked)]
+            self._arrange([row for row in rows if row not in gone])
+        return turns
+
+    def _finish(self, row: int, ids: list[int], logprobs: list[float]) -> SampledTurn:
+        stream = self._at[row]
+        assert stream is not None
+        if not all(map(math.isfinite, logprobs)):
+            raise TrainingError("The model's logits are not finite. Its weights may have diverged.")
+        stream.cached += len(ids) - 1
+        stream.pending = ids[-1:]
+        stream.drawn += len(ids)
+        stream.budget = 0
+        finish = "stop" if ids[-1] in self._stop_ids else "length"
+        return SampledTurn(stream.id, tuple(ids), tuple(logprobs), finish)
+
+    def _arrange(self, live: list[int]) -> None:
+        """Let these rows be the first ones, so that the cache is read without a copy; others trade places with them."""
+        self._live = len(live)
+        inside = set(live)
+        holes = [row for row in range(len(live)) if row not in inside]
+        movers = [row for row in live if row >= len(live)]
+        if not holes:
+            return
+        for a, b in zip(holes, movers, strict=True):
+            self._at[a], self._at[b] = self._at[b], self._at[a]
+            for row in (a, b):
+                stream = self._at[row]
+                if stream is not None:
+                    stream.row = row
+        source, target = self._index([*holes, *movers]), self._index([*movers, *holes])
+        self._cache.move(source, target, int(self._rows.position[source].max()))
+        self._rows.move(source, target)
+
+    def _index(self, rows: Iterable[int]) -> Tensor:
+        return torch.tensor(list(rows), dtype=torch.int64, device=self._device)
+
+    def _check(self, ids: Sequence[int], length: int) -> None:
+        if length + len(ids) > self._max_length:
+            raise ConfigError(
+                f"A stream of {length} tokens cannot take {len(ids)} more: max_length={self._max_length}. Raise it, "
+                "or give the episode a smaller token budget."
+            )
+        if len(ids) and not (min(ids) >= 0 and max(ids) < self._vocabulary):
+            raise ConfigError(
+                f"Token ids must lie in the model's vocabulary of {self._vocabulary}, got {min(ids)} to {max(ids)}. "
+                "Is this the model's own tokenizer?"
+            )
+
+    def _find(self, stream: int) -> _Stream:
+        if stream not in self._streams:
+            raise EpisodeError(f"There is no open stream {stream}: it was closed, or dropped by reset().")
+        return self._streams[stream]
+
+    def _idle(self, stream: int) -> _Stream:
+        entry = self._find(stream)
+        if entry.budget:
+            raise EpisodeError(f"Stream {stream} is in the middle of a turn. Call step() until the turn comes out.")
+        return entry
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}.")
+
+
+def _attention(model: Any, max_length: int) -> str:
+    config = model.config.get_text_config()
+    kind = str(getattr(config, "_attn_implementation", None))
+    if kind not in ("sdpa", "eager"):
+        raise ConfigError(f"The model's attention is {kind!r}. Load it with attn_implementation='sdpa' or 'eager'.")
+    layers = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if layers:
+        raise ConfigError(f"Layers of the kinds {sorted(layers)} cannot be cached here, only full attention.")
+    for name in ("sliding_window", "max_position_embeddings"):
+        limit = getattr(config, name, None)
+        if limit is not None and max_length > limit:
+            raise ConfigError(f"max_length={max_length} exceeds the model's {name}={limit}. Lower max_length.")
+    return kind
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()

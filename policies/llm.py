@@ -1,0 +1,205 @@
+"""A language model as a policy: a renderer for the tokens between turns, a sampler for the tokens within."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from trajgym.errors import ConfigError, EpisodeError
+from trajgym.policies.base import Policy, SampledTurn, Sampler
+from trajgym.policies.render import Renderer
+from trajgym.types import Action, Message, Task, TokenStream
+
+__all__ = ["LLMPolicy"]
+
+
+@dataclass
+class _Row:
+    """A training row while it grows."""
+
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def given(self, ids: Sequence[int]) -> None:
+        self._append(ids, 0, -1, [0.0] * len(ids))
+
+    def sampled(self, ids: Sequence[int], turn: int, logprobs: Sequence[float]) -> None:
+        self._append(ids, 1, turn, logprobs)
+
+    def frozen(self) -> TokenStream:
+        return TokenStream(tuple(self.ids), tuple(self.mask), tuple(self.turns), tuple(self.logprobs))
+
+    def _append(self, ids: Sequence[int], mask: int, turn: int, logprobs: Sequence[float]) -> None:
+        self.ids += ids
+        self.mask += [mask] * len(ids)
+        self.turns += [turn] * len(ids)
+        self.logprobs += logprobs
+
+
+@dataclass
+class _Episode:
+    seed: int
+    messages: list[Message]
+    rows: list[_Row] = field(default_factory=list)
+    turn: int = 0
+    stream: int | None = None  # its open stream in the sampler
+    limit: int = 0  # of the turn being written
+    waits: bool = True  # for the policy, not for its environment
+    cut: bool = False  # by a budget: nothing may follow
+
+
+class LLMPolicy(Policy):
+    """Plays many episodes at once with one language model.
+
+    The tokens that were sampled are the tokens that are trained. Where the renderer is append-only an episode is one
+    row of tokens and one stream of the sampler; elsewhere each turn is a row and a stream of its own, with exactly the
+    context it was sampled in.
+
+    Budgets are checked before the environment sees an action. A turn that was cut says so in ``Action.finish``, and
+    so does the empty action of an episode whose next observation leaves no room for a new token.
+
+    Args:
+        sampler: The token engine. Make it with ``stop_ids=renderer.stop_ids``.
+        renderer: Writes the dialogue in the model's own form.
+        max_turn_tokens: Most tokens the policy may sample in one turn.
+        max_episode_tokens: Most tokens of an episode: prompt, turns and observations together. In rows of one turn
+            each, most tokens of a row.
+
+    Raises:
+        ConfigError: When a budget is below 1, or an episode would not fit the sampler.
+    """
+
+    def __init__(
+        self, sampler: Sampler, renderer: Renderer, *, max_turn_tokens: int, max_episode_tokens: int
+    ) -> None:
+        for name, value in (("max_turn_tokens", max_turn_tokens), ("max_episode_tokens", max_episode_tokens)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}.")
+        if max_episode_tokens > sampler.max_length:
+            raise ConfigError(
+                f"max_episode_tokens={max_episode_tokens} exceeds the sampler's max_length={sampler.max_length}. "
+                "Lower the one or raise the other."
+            )
+        self.sampler = sampler
+        self.renderer = renderer
+        self._max_turn = max_turn_tokens
+        self._max_episode = max_episode_tokens
+        self._episodes: dict[int, _Episode] = {}
+        self._writer: dict[int, int] = {}  # stream -> episode
+        self._full: list[int] = []  # episodes without room for another turn
+
+    @property
+    def capacity(self) -> int:
+        """How many episodes may be live at once."""
+        return self.sampler.slots
+
+    def start(self, episode: int, messages: Sequence[Message], *, task: Task, seed: int) -> None:
+        """Begin an episode and ask for its first turn; the task is not looked at.
+
+        Raises:
+            EpisodeError: When the number is taken or every slot of the sampler is.
+            TemplateError: When the chat template refuses the prompt.
+        """
+        if episode in self._episodes:
+            raise EpisodeError(f"Episode {episode} is live already. Finish it first, or choose another number.")
+        entry = _Episode(seed, list(messages))
+        self._begin_row(episode, entry)
+        self._episodes[episode] = entry
+
+    def observe(self, episode: int, messages: Sequence[Message]) -> None:
+        """Append what the environment answered and ask for the next turn.
+
+        Raises:
+            EpisodeError: When the episode has ended, or its turn is not out yet.
+            TemplateError: When the chat template refuses the messages.
+        """
+        entry = self._find(episode)
+        if entry.waits or entry.cut:
+            state = "was cut by a budget and cannot go on" if entry.cut else "still owes a turn: call poll()"
+            raise EpisodeError(f"Episode {episode} {state}.")
+        entry.messages.extend(messages)
+        entry.waits = True
+        if not self.renderer.append_only:
+            self._release(entry)
+            self._begin_row(episode, entry)
+            return
+        row = entry.rows[-1]
+        ids = self.renderer.bridge(messages, ended=row.ids[-1] == self.renderer.end_id)
+        if self._room(episode, len(row.ids) + len(ids)):
+            assert entry.stream is not None
+            row.given(ids)
+            self.sampler.extend(entry.stream, ids)
+            self._generate(entry)
+
+    def poll(self) -> list[tuple[int, Action]]:
+        """Sample a token in every waiting turn; return the turns that are ready."""
+        ready = []
+        full, self._full = self._full, []
+        for episode in full:
+            entry = self._episodes[episode]
+            entry.waits, entry.cut = False, True
+            ready.append((episode, Action("", finish="episode_tokens")))
+        if self._writer:
+            ready += [self._turn(turn) for turn in self.sampler.step()]
+        return ready
+
+    def finish(self, episode: int) -> tuple[TokenStream, ...]:
+        """End an episode, wherever it stands, and return its token rows: those in which something was sampled.
+
+        Raises:
+            EpisodeError: When there is no such episode.
+        """
+        entry = self._find(episode)
+        self._release(entry)
+        del self._episodes[episode]
+        self._full = [other for other in self._full if other != episode]
+        return tuple(row.frozen() for row in entry.rows if any(row.mask))
+
+    def _turn(self, turn: SampledTurn) -> tuple[int, Action]:
+        episode = self._writer[turn.stream]
+        entry = self._episodes[episode]
+        entry.rows[-1].sampled(turn.ids, entry.turn, turn.logprobs)
+        entry.turn += 1
+        entry.waits = False
+        finish = turn.finish
+        if finish == "length":
+            finish = "turn_tokens" if entry.limit == self._max_turn else "episode_tokens"
+            entry.cut = True
+        text = self.renderer.decode(turn.ids)
+        entry.messages.append(Message("assistant", text))
+        return episode, Action(text, turn.ids, turn.logprobs, finish=finish)
+
+    def _begin_row(self, episode: int, entry: _Episode) -> None:
+        ids = self.renderer.prompt(entry.messages)
+        if self._room(episode, len(ids)):
+            # A stream of its own for each turn must not repeat the draws of the turn before.
+            entry.stream = self.sampler.open(ids, seed=entry.seed + (entry.turn << 40))
+            self._writer[entry.stream] = episode
+            entry.rows.append(_Row())
+            entry.rows[-1].given(ids)
+            self._generate(entry)
+
+    def _room(self, episode: int, length: int) -> bool:
+        if length < self._max_episode:
+            return True
+        self._full.append(episode)
+        return False
+
+    def _generate(self, entry: _Episode) -> None:
+        assert entry.stream is not None
+        entry.limit = min(self._max_turn, self._max_episode - len(entry.rows[-1].ids))
+        self.sampler.generate(entry.stream, max_new_tokens=entry.limit)
+
+    def _release(self, entry: _Episode) -> None:
+        if entry.stream is not None:
+            self.sampler.close(entry.stream)
+            del self._writer[entry.stream]
+            entry.stream = None
+
+    def _find(self, episode: int) -> _Episode:
+        if episode not in self._episodes:
+            known: Iterable[int] = sorted(self._episodes)
+            raise EpisodeError(f"There is no live episode {episode}. Live: {list(known)}.")
+        return self._episodes[episode]

@@ -1,0 +1,108 @@
+"""What in a completion is the reply, and what is reasoning, tool traffic, program text or an invented next turn.
+
+Whatever is not the reply is overwritten with blanks, so that an index into the result is an index into the completion.
+
+>>> reply("<think>70?</think>She sold 72.<|im_end|>#### 5")
+'                  She sold 72.'
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["NEXT_TURN", "reply"]
+
+# A line with which a model begins to play the next turn itself; it follows an answer, so there is a line above it.
+NEXT_TURN = re.compile(r"\n[ \t>#*_]*(?i:(?:question|problem)[ \t]*\d*|q|user|human)[*_]*[ \t]*:")
+
+_END = re.compile(r"<\|(?:im_end|endoftext|eot_id)\|>|</s>")
+_REASONING = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_TOOL = re.compile(r"<(/?)(tool_call|tool_response)>", re.IGNORECASE)
+_FENCE = re.compile(r"(`{3,}|^[ \t]*~{3,})[ \t]*([A-Za-z][\w+#.-]*)?([^\n`]*)", re.MULTILINE)
+_STRUCK_OUT = re.compile(r"~~[^~\n]{1,200}~~")
+_ANNOTATION = re.compile(r"<<[^<>\n]*(?:>>|\Z)")
+
+# Fences of these kinds hold text or data the reply is made of; any other tag names a language or a program's output.
+_LAYOUT_TAGS = frozenset(
+    "json jsonc json5 jsonl text txt plain plaintext markdown md latex tex math katex yaml yml xml csv toml answer none".split()
+)
+# Tags that also count where program text follows on the same line.
+_PROGRAM_TAGS = frozenset(
+    "python python3 py py3 ipython pycon tool_code output stdout stderr console bash shell sh zsh javascript js "
+    "typescript ts java cpp rust ruby go sql octave matlab julia haskell perl php swift kotlin scala lua sympy".split()
+)
+
+
+def reply(completion: str) -> str:
+    """Return the completion up to its end token, with everything that is not the reply blanked."""
+    end = _END.search(completion) if "<" in completion else None
+    body = completion[: end.start()] if end else completion
+    if "<" in body:
+        if _REASONING.search(body):
+            body = _blank(body, _reasoning(body))
+        if _TOOL.search(body):
+            body = _blank(body, _tool_traffic(body))
+    if "```" in body or "~~~" in body:
+        body = _blank(body, _program_text(body))
+    if "~~" in body:
+        body = _STRUCK_OUT.sub(lambda m: " " * len(m[0]), body)
+    if "<<" in body:
+        body = _ANNOTATION.sub(lambda m: " " * len(m[0]), body)
+    return body
+
+
+def _blank(body: str, spans: list[tuple[int, int]]) -> str:
+    parts, last = [], 0
+    for start, end in spans:
+        parts += [body[last:start], re.sub(r"[^\n]", " ", body[start:end])]
+        last = end
+    return "".join([*parts, body[last:]])
+
+
+def _reasoning(body: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    opened: int | None = None
+    for tag in _REASONING.finditer(body):
+        if not tag[1]:
+            opened = tag.start() if opened is None else opened
+        elif opened is not None:
+            spans.append((opened, tag.end()))
+            opened = None
+        else:  # closed but never opened: the opening tag stood in the prompt
+            spans = [(0, tag.end())]
+    return spans if opened is None else [*spans, (opened, len(body))]
+
+
+def _tool_traffic(body: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    opened, name = -1, ""
+    for tag in _TOOL.finditer(body):
+        if not tag[1]:
+            opened, name = (tag.start() if opened < 0 else opened), tag[2].lower()
+        elif opened >= 0 and tag[2].lower() == name:
+            spans.append((opened, tag.end()))
+            opened = -1
+    return spans if opened < 0 else [*spans, (opened, len(body))]
+
+
+def _program_text(body: str) -> list[tuple[int, int]]:
+    """Find fences with a programming or output tag, and the tags of the other fences."""
+    spans: list[tuple[int, int]] = []
+    opened, width, program = -1, 0, False
+    for fence in _FENCE.finditer(body):
+        size, tag = len(fence[1].strip()), (fence[2] or "").lower()
+        alone = not fence[3].strip()
+        if opened >= 0:
+            reopens = tag in _PROGRAM_TAGS or (tag in _LAYOUT_TAGS and alone)
+            if size < width and not reopens:
+                continue
+            if program:
+                spans.append((opened, fence.end(1)))
+            opened = -1
+            if not reopens:
+                continue
+        opened, width = fence.start(), size
+        program = tag in _PROGRAM_TAGS or (bool(tag) and alone and tag not in _LAYOUT_TAGS)
+        if tag and alone and not program:
+            spans.append(fence.span(2))
+    return [*spans, (opened, len(body))] if program and opened >= 0 else spans

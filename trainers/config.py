@@ -1,0 +1,178 @@
+"""The options of a training run: typed, checked, read from YAML and the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tyro
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trajgym.errors import ConfigError, UnknownNameError
+
+__all__ = ["GRPOConfig", "load_config", "recipe_names", "recipe_path"]
+
+_RECIPES = Path(__file__).parent / "recipes"
+
+_Json = tyro.conf.arg(constructor=json.loads, metavar="JSON")
+
+
+class GRPOConfig(BaseModel):
+    """Options of ``trajgym train``. Every key has an effect; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    # What is trained, and on what
+    model: str = Field("tiny", description="'tiny' (embedded), a folder, or a Hugging Face hub id.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights' number format.")
+    device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', …")
+    thinking: bool = Field(False, description="Let the chat template open a reasoning block, where it has one.")
+    env: str = Field("ArithmeticTool-v0", description="Environment id.")
+    env_kwargs: Annotated[dict[str, Any], _Json] = Field({}, description="Arguments of gym.make, as JSON.")
+
+    # Length of the run
+    updates: int | None = Field(None, ge=1, description="Optimiser rounds; give this or epochs.")
+    epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; give this or updates.")
+    max_samples: int | None = Field(None, ge=1, description="Train on the first so many tasks of a finite data set.")
+    groups_per_update: int = Field(16, ge=1, description="Tasks per update.")
+    num_generations: int = Field(8, ge=2, description="Trajectories per task (G).")
+    minibatches: int = Field(1, ge=1, description="Optimiser steps that one batch of trajectories is split into.")
+
+    # Rollout
+    slots: int = Field(64, ge=1, description="Episodes that are live at once.")
+    max_turn_tokens: int = Field(256, ge=1, description="Most new tokens in one turn.")
+    max_episode_tokens: int = Field(2048, ge=2, description="Most tokens of the whole dialogue, prompt included.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the trained policy is the tempered one.")
+    env_threads: int = Field(16, ge=1, description="Environments that may step at the same time.")
+    deterministic: bool = Field(
+        True, description="Same seed, same bits: wait for all environments of a tick. False overlaps slow tools."
+    )
+
+    # Credit
+    estimator: str = Field("return_to_go", description="How rewards become advantages.")
+    baseline: str | None = Field(None, description="Baseline of the estimator; its own default when unset.")
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
+    discount_weight: Literal["exact", "dropped"] = Field("exact", description="Keep γ^t before each turn's advantage.")
+    advantage_scale: Literal["none", "group_std", "batch_std"] = Field("none", description="Spread to divide by.")
+    truncated: Literal["keep", "drop"] = Field("keep", description="What to do with trajectories a budget has cut.")
+
+    # Loss
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    warmup_ratio: float = Field(0.0, ge=0, le=1, description="Share of optimiser steps with a rising rate.")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Rate after the warm-up.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    clip_range: float = Field(0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo.")
+    clip_range_high: float = Field(0.28, ge=0, description="Upper clip of the ratio, ε_hi.")
+    kl_coef: float = Field(0.05, ge=0, description="β, weight of the KL to the reference policy.")
+    kl_form: Literal["k3_ratio", "k3", "k2"] = Field("k3_ratio", description="Estimate of the KL in the loss.")
+    normalizer: Literal["constant", "token", "turn", "sequence"] = Field(
+        "constant", description="Z: trajectories × max_turn_tokens, tokens, turns, or mean per trajectory."
+    )
+    microbatch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; bounds memory.")
+    gradient_checkpointing: bool = Field(False, description="Less memory for a slower backward pass.")
+
+    # LoRA
+    use_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")
+    lora_rank: int = Field(16, ge=1, description="Rank r.")
+    lora_alpha: int = Field(32, ge=1, description="Scale α; the update is multiplied by α/r.")
+    lora_targets: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj"), min_length=1, description="Names of the adapted layers."
+    )
+
+    # The run itself
+    seed: int = Field(0, ge=0, description="Seeds everything.")
+    output_dir: Path = Field(Path("runs"), description="Parent of the run folder.")
+    name: str | None = Field(None, description="Name of the run folder; the recipe's name and the seed when unset.")
+    resume: bool = Field(False, description="Go on from the newest checkpoint of this run folder.")
+    overwrite: bool = Field(False, description="Replace a run folder of this name.")
+    save_every: int = Field(20, ge=1, description="Updates between checkpoints; the last update is always saved.")
+    keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints to keep.")
+    log_trajectories: int = Field(16, ge=0, description="Trajectories written to the run folder per update.")
+    tensorboard: bool = Field(True, description="Write TensorBoard events.")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if (self.updates is None) == (self.epochs is None):
+            raise ValueError(f"give either updates or epochs, got updates={self.updates} and epochs={self.epochs}")
+        if self.max_turn_tokens >= self.max_episode_tokens:
+            raise ValueError(
+                f"max_turn_tokens ({self.max_turn_tokens}) must be smaller than max_episode_tokens "
+                f"({self.max_episode_tokens}), which also holds the prompt"
+            )
+        if self.minibatches > self.groups_per_update:
+            raise ValueError(
+                f"minibatches ({self.minibatches}) cannot exceed groups_per_update ({self.groups_per_update})"
+            )
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite exclude each other")
+        return self
+
+    def dump(self) -> str:
+        """Return the effective values as YAML, in the order in which they are declared."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def recipe_names() -> list[str]:
+    """Return the recipes that ship with the package."""
+    return sorted(path.stem for path in _RECIPES.glob("*.yaml"))
+
+
+def recipe_path(name: str) -> Path:
+    """Return the file of a recipe, or of a YAML file given by its path.
+
+    Raises:
+        ConfigError: When there is no such recipe or file.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"There is no configuration file {name!r}.")
+        return path
+    if name not in recipe_names():
+        raise UnknownNameError("recipe", name, recipe_names(), "Or give the path of a .yaml file.")
+    return _RECIPES / f"{name}.yaml"
+
+
+def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()) -> GRPOConfig:
+    """Read a configuration.
+
+    Args:
+        source: A recipe's name, a YAML file, or the values themselves.
+        args: Command-line overrides such as ``["--gamma", "0.95"]``.
+
+    Raises:
+        ConfigError: For a key or a value that is not allowed; names it.
+    """
+    if isinstance(source, Mapping):
+        values, origin = dict(source), "the configuration"
+    else:
+        path = recipe_path(str(source))
+        origin = str(path)
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} must hold a mapping of options, got {type(values).__name__}.")
+    for key in values:
+        if key not in GRPOConfig.model_fields:
+            raise UnknownNameError("option", key, GRPOConfig.model_fields, f"It is set in {origin}.")
+    try:
+        config = GRPOConfig(**values)
+        return tyro.cli(GRPOConfig, args=list(args), default=config, prog="trajgym train RECIPE") if args else config
+    except ValidationError as error:
+        raise ConfigError(_plain(error, origin)) from error
+
+
+def _plain(error: ValidationError, origin: str) -> str:
+    """Say in one line per option what is wrong."""
+    lines = []
+    for item in error.errors():
+        where = ".".join(map(str, item["loc"])) or "options"
+        got = "" if item["type"] == "value_error" else f", got {item['input']!r}"
+        lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}{got}")
+    return f"Bad value in {origin}: " + "; ".join(lines)

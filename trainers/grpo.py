@@ -1,0 +1,331 @@
+"""Trajectory-level GRPO: the training loop.
+
+One update: draw tasks, play G trajectories of each, turn the reward of every step into advantages, take a clipped
+policy-gradient step with a KL penalty. ``GRPOTrainer.run`` reads top to bottom; its parts are pure functions in the
+files beside this one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import get_scheduler
+
+
+from trajgym.errors import ConfigError, TrainingError
+from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
+from trajgym.policies.hf import HFSampler
+from trajgym.policies.llm import LLMPolicy
+from trajgym.policies.render import Renderer
+from trajgym.rollout import EnvPool, collect
+from trajgym.trainers.advantages import ESTIMATORS, Advantages, Estimator, scale
+from trajgym.trainers.batch import Batch, make_batch, normalizer_value
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
+from trajgym.trainers.loss import policy_loss
+from trajgym.trainers.metrics import no_signal, rollout_metrics
+from trajgym.trainers.models import Reference, add_lora, load_model, load_weights, pick_device, token_logprobs
+from trajgym.trainers.monitor import Monitor
+from trajgym.trainers.runfolder import RunFolder, storage_errors
+from trajgym.trainers.schedule import TaskSchedule
+from trajgym.types import Group, Trajectory
+
+__all__ = ["GRPOTrainer", "train"]
+
+_EMPTY_UPDATES = 3  # so many updates in a row without one usable group end the run
+
+
+def train(config: GRPOConfig, *, name: str = "run") -> Path:
+    """Run the whole training and return the run's folder.
+
+    Args:
+        config: All options.
+        name: Begins the name of the run folder when ``config.name`` is unset; usually the recipe's.
+
+    Raises:
+        ConfigError, DataError, TemplateError, CheckpointError: Before anything is computed.
+        StorageError, TrainingError: During the run; checkpoints written so far are intact.
+        Interrupted: After Ctrl-C; the last finished update was saved.
+    """
+    return GRPOTrainer(config, name=name).run()
+
+
+class GRPOTrainer:
+    """A run: model, environments, optimiser, and the loop over updates.
+
+    Args:
+        config: All options.
+        name: See :func:`train`.
+    """
+
+    def __init__(self, config: GRPOConfig, *, name: str = "run") -> None:
+        self.config = config
+        self.estimate = _bind_estimator(config)
+        self.pool = EnvPool(lambda: gymnasium.make(config.env, **config.env_kwargs), threads=config.env_threads)
+        probe = self.pool.take()
+        self.schedule = TaskSchedule(probe, config)
+        self.pool.give(probe)
+
+        device = pick_device(config.device)
+        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=device)
+        self.renderer = Renderer(self.tokenizer, thinking=config.thinking)
+        if config.use_lora:
+            model = add_lora(
+                model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
+            )
+        self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
+
+        self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
+        self.update = 0  # finished updates
+        state: dict[str, Any] = {}
+        if config.resume:
+            weights, state = self.folder.load()
+            load_weights(model, weights, lora=config.use_lora)
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.train()  # transformers recomputes activations in training mode only
+
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        steps = self.schedule.total * config.minibatches
+        schedule = "constant_with_warmup" if config.lr_schedule == "constant" else config.lr_schedule
+        self.lr = get_scheduler(schedule, optimizer, math.floor(config.warmup_ratio * steps), steps)
+        if state:
+            optimizer.load_state_dict(state["optimizer"])
+            self.lr.load_state_dict(state["lr"])
+            self.update = int(state["update"])
+        self.accelerator = Accelerator(cpu=device.type == "cpu")
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+        self.sampler = HFSampler(
+            model,
+            slots=config.slots,
+            max_length=config.max_episode_tokens,
+            stop_ids=self.renderer.stop_ids,
+            temperature=config.temperature,
+        )
+        self.policy = LLMPolicy(
+            self.sampler,
+            self.renderer,
+            max_turn_tokens=config.max_turn_tokens,
+            max_episode_tokens=config.max_episode_tokens,
+        )
+
+    def run(self) -> Path:
+        """Train to the end and return the run's folder."""
+        config, total = self.config, self.schedule.total
+        monitor = Monitor(self.folder, total=total, first=self.update, tensorboard=config.tensorboard)
+        empty, saved = 0, self.update
+        with self.pool, Interrupt() as interrupt:
+            try:
+                while self.update < total:
+                    start = time.perf_counter()
+                    episodes = self.schedule.episodes(self.update)
+                    trajectories = collect(
+                        self.policy, self.pool, episodes, deterministic=config.deterministic, on_tick=interrupt.check
+                    )
+                    rollout_seconds = time.perf_counter() - start
+
+                    groups = usable_groups(trajectories, config.num_generations, drop_truncated=config.truncated == "drop")
+                    empty = 0 if groups else empty + 1
+                    if empty == _EMPTY_UPDATES:
+                        raise TrainingError(_why_empty(trajectories))
+                    advantages = self.credit(groups)
+                    learned = self.learn(groups, advantages, interrupt)
+
+                    self.update += 1
+                    metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
+                    metrics |= rollout_metrics(trajectories, config.gamma) | learned
+                    sampled = metrics["tokens_per_trajectory"] * len(trajectories)
+                    metrics["time/rollout"] = rollout_seconds
+                    metrics["time/update"] = time.perf_counter() - start
+                    metrics["time/tokens_per_second"] = sampled / metrics["time/update"]
+                    monitor.update(metrics)
+                    self._log_trajectories(trajectories)
+                    if self.update % config.save_every == 0 or self.update == total:
+                        self.save()
+                        saved = self.update
+            except StopRequested:
+                if saved != self.update:
+                    self.save()
+                raise Interrupted(
+                    f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
+                    "Go on with the same command and --resume True."
+                ) from None
+            finally:
+                monitor.close()
+        logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
+        with storage_errors(self.folder.path):
+            to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
+        return self.folder.path
+
+    def credit(self, groups: Sequence[Group]) -> list[Advantages]:
+        """Return the advantages of every group, one per turn of each trajectory."""
+        rewards = [[t.rewards for t in group.trajectories] for group in groups]
+        advantages = [self.estimate(r) for r in rewards]
+        return scale(advantages, self.config.advantage_scale, groups_rewards=rewards)
+
+    def learn(self, groups: Sequence[Group], advantages: Sequence[Advantages], interrupt: Interrupt) -> dict[str, float]:
+        """Take the update's optimiser steps and return what is worth knowing of them."""
+        config = self.config
+        batches = [
+            self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)
+        ]
+        old = None
+        if len(batches) > 1:  # later steps start from other weights than the ones that sampled
+            with torch.no_grad():
+                old = [[self.logprobs(micro)[0] for micro in batch.micro] for batch in batches]
+        sums = {"loss": 0.0, "kl": 0.0, "entropy": 0.0, "clip": 0.0, "gap": 0.0, "grad": 0.0}
+        for b, batch in enumerate(batches):
+            for m, micro in enumerate(batch.micro):
+                if b == 0:
+                    interrupt.check()  # gradients so far are dropped; the weights are untouched
+                micro = micro.to(self.accelerator.device)
+                logp, entropy = self.logprobs(micro)
+                parts = policy_loss(
+                    logp,
+                    logp.detach() if old is None else old[b][m],
+                    micro.advantages,
+                    normalizer=batch.normalizer,
+                    clip_low=config.clip_range,
+                    clip_high=config.clip_range_high,
+                    ref_logp=self.reference.logprobs(micro, config.temperature) if self.reference else None,
+                    kl_coef=config.kl_coef,
+                    kl_form=config.kl_form,
+                )
+                self.accelerator.backward(parts.loss)
+                sums["loss"] += parts.loss.item()
+                sums["kl"] += parts.kl.item()
+                sums["clip"] += parts.ratio_clipped.item()
+                sums["entropy"] += entropy.sum().item()
+                sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
+            if batch.micro:
+                sums["grad"] += self._step()
+            self.lr.step()
+        tokens = max(1, sum(batch.policy_tokens for batch in batches))
+        trajectories = max(1, sum(len(group.trajectories) for group in groups))
+        out = {
+            "loss": sums["loss"],
+            "grad_norm": sums["grad"] / len(batches),
+            "learning_rate": float(self.lr.get_last_lr()[0]),
+            "entropy": sums["entropy"] / tokens,
+            "clip_share": sums["clip"] / tokens,
+            "sampler_gap": sums["gap"] / tokens,
+            "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
+            "groups": float(len(groups)),
+            "useful_token_share": tokens / max(1, sum(batch.padded_tokens for batch in batches)),
+        }
+        if self.reference is not None:
+            out |= {"kl": sums["kl"] / tokens, "kl_trajectory": sums["kl"] / trajectories}
+        return out
+
+    def lay_out(self, groups: Sequence[Group], advantages: Sequence[Advantages]) -> Batch:
+        """Return the tensors of one optimiser step.
+
+        Groups without a signal count in Z, or the gradient would depend on how many there are; their tokens are left
+        out where nothing but the reward acts on them.
+        """
+        everyone = [t for group in groups for t in group.trajectories]
+        z, weights = normalizer_value(self.config.normalizer, everyone, constant=self.config.max_turn_tokens)
+        flat = [row for group in advantages for row in group]
+        signal = [not no_signal(group) or self.reference is not None for group in advantages for _ in group]
+        kept = [i for i, wanted in enumerate(signal) if wanted]
+        return make_batch(
+            [everyone[i] for i in kept],
+            [flat[i] for i in kept],
+            normalizer=z,
+            row_weights=[weights[i] for i in kept],
+            pad_id=0,
+            max_tokens=self.config.microbatch_tokens,
+        )
+
+    def logprobs(self, micro: Any) -> tuple[Tensor, Tensor]:
+        """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
+        return token_logprobs(self.model, micro.to(self.accelerator.device), self.config.temperature)
+
+    def save(self) -> Path:
+        """Write a checkpoint of the current state."""
+        state = {"update": self.update, "optimizer": self.optimizer.state_dict(), "lr": self.lr.state_dict()}
+        return self.folder.save(self.update, self.accelerator.unwrap_model(self.model), self.tokenizer, state)
+
+    def _step(self) -> float:
+        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"The gradient's norm is {norm} in update {self.update + 1}. Lower learning_rate, or look at the "
+                f"trajectories in {self.folder.path}; the checkpoints are intact."
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _log_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
+        chosen = trajectories[: self.config.log_trajectories]
+        if chosen:
+            path = self.folder.path / "trajectories" / f"update-{self.update:06d}.jsonl"
+            with storage_errors(self.folder.path):
+                write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])
+
+
+def usable_groups(trajectories: Sequence[Trajectory], size: int, *, drop_truncated: bool = False) -> list[Group]:
+    """Gather trajectories into groups of those that say something about the policy.
+
+    Args:
+        trajectories: The members of each group side by side.
+        size: Members per group (G).
+        drop_truncated: Leave out trajectories that a budget has cut.
+
+    Returns:
+        The groups with at least two members left; a baseline needs somebody else.
+    """
+    out = []
+    for start in range(0, len(trajectories), size):
+        members = [
+            t
+            for t in trajectories[start : start + size]
+            if t.valid and t.rows and not (drop_truncated and not t.stop_reason.terminates)
+        ]
+        if len(members) >= 2:
+            out.append(Group(members[0].task, tuple(members)))
+    return out
+
+
+def _bind_estimator(config: GRPOConfig) -> Callable[[Any], Advantages]:
+    """Return the estimator with its options; refuses the ones it does not have."""
+    estimator: Estimator = ESTIMATORS[config.estimator]
+    known = inspect.signature(estimator).parameters
+    options: dict[str, Any] = {"gamma": config.gamma}
+    if config.baseline is not None:
+        options["baseline"] = config.baseline
+    if config.discount_weight != "exact":
+        options["discount_weight"] = config.discount_weight
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"Estimator {config.estimator!r} has no option {option!r}; it has {sorted(known)[:-1]}.")
+    estimator([[0.0], [0.0]], **options)  # a wrong value is found before the model is loaded
+    return lambda rewards: estimator(rewards, **options)
+
+
+def _parts(count: int, parts: int) -> list[slice]:
+    """Cut ``range(count)`` into at most ``parts`` runs of nearly equal length."""
+    bounds = [round(i * count / parts) for i in range(parts + 1)]
+    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+
+
+def _why_empty(trajectories: Sequence[Trajectory]) -> str:
+    faults = [t.fault for t in trajectories if t.fault]
+    why = f"; the first fault: {faults[0]}" if faults else ""
+    return (
+        f"{_EMPTY_UPDATES} updates in a row had no group with two usable trajectories "
+        f"({len(faults)} of {len(trajectories)} episodes failed{why}). Fix the environment, or keep truncated ones "
+        '(truncated="keep").'
+    )

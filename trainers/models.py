@@ -1,0 +1,183 @@
+"""Loading a policy's weights and tokenizer, and computing log-probabilities with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trajgym.errors import CheckpointError, ConfigError, TrainingError
+from trajgym.policies import tiny_path
+from trajgym.trainers.batch import MicroBatch
+
+__all__ = ["Reference", "add_lora", "load_model", "load_weights", "pick_device", "token_logprobs"]
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of that name; ``"auto"`` takes a GPU where there is one.
+
+    Raises:
+        ConfigError: When the device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def load_model(name: str, *, dtype: str = "float32", device: torch.device | None = None) -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: ``"tiny"`` for the embedded model, a folder in Hugging Face's format, or a hub id.
+        dtype: ``"float32"`` or ``"bfloat16"``.
+        device: Where to put the weights; the CPU when ``None``.
+
+    Returns:
+        ``(model, tokenizer)``, the model in evaluation mode.
+
+    Raises:
+        ConfigError: When there is no such model, or it cannot be read.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = str(tiny_path()) if name == "tiny" else name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    except Exception as error:  # the libraries below raise a dozen types; the user needs one
+        kind = "folder" if Path(name).is_dir() else "hub model"
+        raise ConfigError(
+            f"Cannot load model {name!r} ({kind}): {_first_line(error)} Allowed: 'tiny', a folder with config.json, "
+            "weights and tokenizer, or a Hugging Face hub id that this machine can reach."
+        ) from error
+    return model.to(device or torch.device("cpu")).eval(), tokenizer
+
+
+def add_lora(model: Any, *, rank: int, alpha: int, targets: tuple[str, ...], seed: int) -> Any:
+    """Return ``model`` with trainable low-rank adapters ``ΔW = (α/r)·BA``, everything else frozen.
+
+    B starts at zero, so the adapted model starts as the model itself; A is drawn from ``seed``.
+
+    Source: LoRA, arXiv 2106.09685.
+
+    Raises:
+        ConfigError: When the model has no layers of these names.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    names = {n.rsplit(".", 1)[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    missing = [t for t in targets if t not in names]
+    if missing:
+        raise ConfigError(f"lora_targets {missing} are not layers of this model. It has: {', '.join(sorted(names))}.")
+    adapter = LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=list(targets), lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return get_peft_model(model, adapter)
+
+
+def load_weights(model: Any, folder: Path, *, lora: bool) -> None:
+    """Put a checkpoint's weights into ``model``.
+
+    Args:
+        model: Built as it was when the checkpoint was written.
+        folder: The checkpoint's model folder.
+        lora: Whether it holds adapters only.
+
+    Raises:
+        CheckpointError: When the weights do not fit.
+    """
+    from safetensors.torch import load_file
+
+    try:
+        if lora:
+            from peft import set_peft_model_state_dict
+
+            result = set_peft_model_state_dict(model, load_file(folder / "adapter_model.safetensors"))
+            unexpected = result.unexpected_keys
+        else:
+            weights: dict[str, Tensor] = {}
+            for file in sorted(folder.glob("*.safetensors")):
+                weights |= load_file(file)
+            # Tied weights are stored once; everything else must be there.
+            tied = set(getattr(model, "_tied_weights_keys", None) or ())
+            result = model.load_state_dict(weights, strict=False)
+            unexpected = list(result.unexpected_keys) + [k for k in result.missing_keys if k not in tied]
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"The weights in {folder} cannot be loaded: {_first_line(error)}") from error
+    if unexpected:
+        raise CheckpointError(f"The weights in {folder} do not fit the model: {', '.join(unexpected[:5])}, …")
+
+
+class Reference:
+    """The frozen policy that the KL is measured against.
+
+    With adapters it is the same model with the adapters off, and costs no memory; otherwise a copy.
+
+    Args:
+        model: The policy at the start of the run.
+        lora: Whether the policy trains adapters only.
+    """
+
+    def __init__(self, model: Any, *, lora: bool) -> None:
+        self._lora = lora
+        self._model = model
+        if not lora:
+            import copy
+
+            self._model = copy.deepcopy(model).eval()
+            self._model.requires_grad_(False)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[Any]:
+        """Give the reference model for the length of the block."""
+        with self._model.disable_adapter() if self._lora else contextlib.nullcontext():
+            yield self._model
+
+    @torch.no_grad()
+    def logprobs(self, batch: MicroBatch, temperature: float) -> Tensor:
+        """Return log π_ref of each policy token. Shape: (N,)."""
+        with self.active() as model:
+            return token_logprobs(model, batch, temperature)[0]
+
+
+def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log π and the entropy (nats) at each policy token under the sampling temperature.
+
+    Padding stands on the right, where causal attention keeps every real token from seeing it; hence no mask.
+
+    Returns:
+        ``(logp, entropy)``. Shapes: (N,) each; the entropy carries no gradient.
+
+    Raises:
+        TrainingError: When the model gives something that is not a number.
+    """
+    logits = model(input_ids=batch.ids, use_cache=False).logits[:, :-1][batch.policy]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    distribution = torch.log_softmax(logits, dim=-1)
+    chosen = batch.ids[:, 1:][batch.policy]
+    logp = distribution.gather(-1, chosen[:, None])[:, 0]
+    if not torch.isfinite(logp).all():
+        raise TrainingError(
+            "The model gives log-probabilities that are not finite. Its weights are damaged, or the learning rate is "
+            "too high; go back to the last checkpoint and lower learning_rate."
+        )
+    with torch.no_grad():
+        entropy = -(distribution.exp() * distribution).sum(-1)
+    return logp, entropy
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    line = text.splitlines()[0]
+    return line if line.endswith(".") else line + "."

@@ -1,0 +1,68 @@
+"""Which episodes an update plays: a pure function of the seed and the update's number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from trajgym.errors import ConfigError
+from trajgym.rollout import Episode, derive_seed
+from trajgym.trainers.config import GRPOConfig
+
+__all__ = ["TaskSchedule"]
+
+
+class TaskSchedule:
+    """Deals tasks to updates, G episodes to each.
+
+    A finite data set is dealt without replacement, newly shuffled in each epoch; an endless one, or an environment
+    that is not ours, draws the task from the episode's seed, which all members of a group share.
+
+    Args:
+        env: One environment of the run, to look at its tasks.
+        config: The run's options.
+
+    Raises:
+        ConfigError: When ``epochs`` or ``max_samples`` is set and the tasks never end.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], config: GRPOConfig) -> None:
+        source: Any = getattr(env.unwrapped, "tasks", None)
+        self._config = config
+        self._ids = [task.id for task in source] if isinstance(source, Sized) else None
+        if self._ids is not None:
+            self._ids = self._ids[: config.max_samples]
+        elif config.epochs is not None or config.max_samples is not None:
+            raise ConfigError(
+                f"{config.env} makes up tasks without end, so epochs and max_samples mean nothing there. Set updates."
+            )
+        if config.epochs is not None and self._ids is not None:
+            self.total = math.ceil(config.epochs * len(self._ids) / config.groups_per_update)
+        else:
+            self.total = int(config.updates or 0)
+
+    def episodes(self, update: int) -> list[Episode]:
+        """Return the episodes of an update (counted from 0), the members of a group side by side."""
+        config = self._config
+        out = []
+        for group in range(config.groups_per_update):
+            env_seed = derive_seed(config.seed, "env", update, group)
+            task = self._task(update * config.groups_per_update + group)
+            for member in range(config.num_generations):
+                out.append(Episode(env_seed, derive_seed(config.seed, "policy", update, group, member), task))
+        return out
+
+    def epoch(self, update: int) -> float:
+        """Return how many passes over the data are done after ``update`` updates; 0 for endless tasks."""
+        return update * self._config.groups_per_update / len(self._ids) if self._ids else 0.0
+
+    def _task(self, index: int) -> str | None:
+        if self._ids is None:
+            return None
+        epoch, position = divmod(index, len(self._ids))
+        order = np.random.default_rng(derive_seed(self._config.seed, "epoch", epoch)).permutation(len(self._ids))
+        return self._ids[int(order[position])]

@@ -1,0 +1,73 @@
+"""The command line: ``trajgym COMMAND [OPTIONS]``.
+
+Each command is a file in ``scripts/`` with a ``main(args) -> int`` and a docstring whose first line is its help.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trajgym.errors import TrajgymError, UnknownNameError
+
+__all__ = ["commands", "main"]
+
+
+def commands() -> dict[str, str]:
+    """Return the name of each command and the first line of its help, without importing it."""
+    found = {}
+    for path in sorted((Path(__file__).parent / "scripts").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+            found[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").split("\n")[0]
+    return found
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if arguments[0] == "--version":
+        from trajgym import __version__
+
+        print(f"trajgym {__version__}")
+        return 0
+    name, *rest = arguments
+    try:
+        if name not in commands():
+            raise UnknownNameError("command", name, commands())
+        command = importlib.import_module(f"trajgym.scripts.{name.replace('-', '_')}")
+        return int(command.main(rest))
+    except TrajgymError as error:
+        print(f"trajgym {name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop}" if str(stop) else "\nInterrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader went away, e.g. `trajgym envs | head -1`
+        sys.stdout = None
+        return 0
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("trajgym"):
+            raise
+        print(
+            f"trajgym {name}: needs the package {error.name!r}, which is not installed. "
+            "Install the training extra: pip install 'trajgym[train]'",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _usage() -> str:
+    width = max(map(len, commands()))
+    lines = [f"  {name.ljust(width)}  {text}" for name, text in commands().items()]
+    return "\n".join(["usage: trajgym COMMAND [OPTIONS]", "", *lines, "", "trajgym COMMAND --help tells more."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

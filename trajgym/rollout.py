@@ -1,0 +1,273 @@
+"""The one place where policy and environment meet.
+
+``collect`` plays many episodes at once. The policy works on the dialogues that wait for a turn while other
+environments are still busy with theirs; a slow tool delays its own episode and nobody else's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError
+from trajgym.policies.base import Policy
+from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
+
+__all__ = ["EnvPool", "Episode", "collect", "derive_seed"]
+
+MakeEnv = Callable[[], "gymnasium.Env[str, str]"]
+_Reply = tuple[Any, ...]
+
+# What the caller got wrong must stop the run; everything else that an environment raises is a fault of one episode.
+_CALLER_ERRORS = (ConfigError, DataError, EpisodeError, RewardError)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """Return a seed of 63 bits that depends on all parts and on nothing else, on every machine.
+
+    >>> derive_seed(0, "policy", 3) == derive_seed(0, "policy", 3) != derive_seed(0, "policy", 4)
+    True
+    """
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode to play.
+
+    Args:
+        seed: Seed of the environment's ``reset``; the same seed gives the same task.
+        policy_seed: Seed of the policy's draws.
+        task: Chooses the task explicitly (an id or a ``Task``); drawn from the seed when ``None``.
+    """
+
+    seed: int
+    policy_seed: int
+    task: Task | str | None = None
+
+
+class EnvPool:
+    """Environments that are made when first needed and used again for later episodes.
+
+    Args:
+        make_env: Makes one environment.
+        threads: Most environments that step at the same time.
+    """
+
+    def __init__(self, make_env: MakeEnv, *, threads: int = 32) -> None:
+        self._make = make_env
+        self._idle: list[gymnasium.Env[str, str]] = []
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="trajgym-env")
+
+    def take(self) -> gymnasium.Env[str, str]:
+        """Return an environment that nobody uses."""
+        return self._idle.pop() if self._idle else self._make()
+
+    def give(self, env: gymnasium.Env[str, str]) -> None:
+        """Put an environment back."""
+        self._idle.append(env)
+
+    def submit(self, call: Callable[..., _Reply], *args: Any, **kwargs: Any) -> Future[_Reply]:
+        """Run an environment's method beside everything else."""
+        return self._executor.submit(call, *args, **kwargs)
+
+    def close(self) -> None:
+        """Close all environments and threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        for env in self._idle:
+            env.close()
+        self._idle.clear()
+
+    def __enter__(self) -> EnvPool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@dataclass
+class _Live:
+    """An episode under way."""
+
+    env: gymnasium.Env[str, str]
+    plan: Episode
+    task: Task = field(default_factory=lambda: Task("", "", ""))
+    prompt: tuple[Message, ...] = ()
+    steps: list[Step] = field(default_factory=list)
+    action: Action | None = None
+
+    @property
+    def over(self) -> bool:
+        return bool(self.steps) and self.steps[-1].stop_reason is not None
+
+
+def collect(
+    policy: Policy,
+    pool: EnvPool,
+    episodes: Sequence[Episode],
+    *,
+    deterministic: bool = False,
+    on_tick: Callable[[int], None] | None = None,
+) -> list[Trajectory]:
+    """Play ``episodes`` and return their trajectories in the same order.
+
+    Args:
+        policy: Who acts.
+        pool: Where.
+        episodes: What to play.
+        deterministic: Wait for all environments after each tick, so that the same batches are formed in every run and
+            floating-point results repeat bit for bit. Costs the slowest tool of each tick.
+        on_tick: Called with the number of finished episodes; may raise to stop (live episodes are closed).
+
+    Raises:
+        ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment makes that
+            one trajectory invalid (``trajectory.fault``) and the others go on.
+    """
+    return _Collector(policy, pool, episodes, deterministic, on_tick).run()
+
+
+class _Collector:
+    """State of one call of :func:`collect`."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        pool: EnvPool,
+        episodes: Sequence[Episode],
+        deterministic: bool,
+        on_tick: Callable[[int], None] | None,
+    ) -> None:
+        self.policy, self.pool, self.deterministic, self.on_tick = policy, pool, deterministic, on_tick
+        self.waiting = deque(enumerate(episodes))
+        self.live: dict[int, _Live] = {}
+        self.acting: set[int] = set()  # episodes whose turn the policy is writing
+        self.busy: dict[Future[_Reply], int] = {}  # episodes whose environment is at work
+        self.done: dict[int, Trajectory] = {}
+
+    def run(self) -> list[Trajectory]:
+        try:
+            while self.waiting or self.live:
+                self._start()
+                for future in self._answered():
+                    self._receive(self.busy.pop(future), future)
+                if self.acting:
+                    for index, action in self.policy.poll():
+                        self._act(index, action)
+                if self.on_tick is not None:
+                    self.on_tick(len(self.done))
+        finally:
+            self._abandon()
+        return [self.done[i] for i in sorted(self.done)]
+
+    def _start(self) -> None:
+        while self.waiting and len(self.live) < self.policy.capacity:
+            index, plan = self.waiting.popleft()
+            live = self.live[index] = _Live(self.pool.take(), plan)
+            options = None if plan.task is None else {"task": plan.task}
+            self.busy[self.pool.submit(live.env.reset, seed=plan.seed, options=options)] = index
+
+    def _answered(self) -> Iterator[Future[_Reply]]:
+        """Yield the replies to handle now, in the order in which they were asked for."""
+        if self.deterministic:
+            wait(self.busy)
+        elif not self.acting:  # nothing else to do
+            wait(self.busy, return_when=FIRST_COMPLETED)
+        return iter([future for future in self.busy if future.done()])
+
+    def _receive(self, index: int, future: Future[_Reply]) -> None:
+        live = self.live[index]
+        try:
+            reply = future.result()
+        except _CALLER_ERRORS:
+            raise
+        except Exception as error:
+            self._finish(index, fault=f"{type(error).__name__}: {error}")
+            return
+        if live.action is None:
+            text, info = reply
+            live.task = info.get("task") or Task(f"seed-{live.plan.seed}", text, "")
+            live.prompt = tuple(info.get("messages") or (Message("user", text),))
+            self.policy.start(index, live.prompt, task=live.task, seed=live.plan.policy_seed)
+            self.acting.add(index)
+            return
+        step = _read_step(live.action, reply)
+        live.steps.append(step)
+        if live.over:
+            self._finish(index)
+        else:
+            self.policy.observe(index, step.observation.messages)
+            self.acting.add(index)
+
+    def _act(self, index: int, action: Action) -> None:
+        live = self.live[index]
+        self.acting.discard(index)
+        live.action = action
+        if action.finish == "stop":
+            self.busy[self.pool.submit(live.env.step, action.text)] = index
+        else:
+            # A budget cut the turn: the environment never sees it, and no call in it runs.
+            reason = StopReason(action.finish)
+            live.steps.append(Step(action, Observation(), truncated=True, stop_reason=reason))
+            self._finish(index)
+
+    def _finish(self, index: int, fault: str | None = None) -> None:
+        live = self.live.pop(index)
+        rows = self.policy.finish(index) if live.prompt else ()
+        self.done[index] = Trajectory(
+            live.task, live.prompt, tuple(live.steps), rows, seed=live.plan.policy_seed, fault=fault
+        )
+        if fault is None:
+            self.pool.give(live.env)
+        else:
+            live.env.close()  # its state is unknown; a fresh one takes its place
+
+    def _abandon(self) -> None:
+        """Close what is still live after an exception."""
+        wait(self.busy)
+        for index, live in self.live.items():
+            if live.prompt:
+                self.policy.finish(index)
+            live.env.close()
+        self.live.clear()
+
+
+def _read_step(action: Action, reply: _Reply) -> Step:
+    """Make the step of a reply; environments that are not ours tell less."""
+    text, reward, terminated, truncated, info = reply
+    step = info.get("step")
+    if isinstance(step, Step):
+        # A wrapper may have changed the reward or cut the episode: what it says counts.
+        calls = step.action.calls
+        action = dataclasses.replace(action, calls=calls)
+        stop, terms = step.stop_reason, step.reward_terms
+        if truncated and not step.truncated:
+            stop = StopReason.TIME_LIMIT
+        if float(reward) != step.reward:
+            terms = {**terms, "wrapper": float(reward) - step.reward}
+        return dataclasses.replace(
+            step,
+            action=action,
+            reward=float(reward),
+            reward_terms=terms,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            stop_reason=stop,
+        )
+    stop = StopReason.ANSWERED if terminated else StopReason.TIME_LIMIT if truncated else None
+    return Step(
+        action,
+        Observation((Message("user", str(text)),) if text else ()),
+        reward=float(reward),
+        reward_terms={"reward": float(reward)},
+        terminated=bool(terminated),
+        truncated=bool(truncated),
+        stop_reason=stop,
+    )
