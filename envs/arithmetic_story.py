@@ -68,7 +68,6 @@ class Story:
             elif sentence <= steps:
                 self._change(domain.steps, last=sentence == steps)
             else:
-                self._pronoun_fits = False
                 self._tell(self._pick(domain.ask), None)
 
     @property

@@ -70,7 +70,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         ConfigError: For an argument that is unknown or has a value it cannot have.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 4}
+    # Gymnasium declares it as an instance attribute.
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "human"], "render_fps": 4}  # noqa: RUF012
 
     answer_rule: ClassVar[str] = "When you know the answer, end with a line: #### followed by the answer."
     """Tells the policy how to answer; part of the system message."""
@@ -200,7 +201,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         """Return the demonstration of ``task`` as actions, written in this environment's protocol."""
         return [self.protocol.render_turn(turn) for turn in task.solution]
 
-    def render(self) -> str | None:  # type: ignore[override]  # Gymnasium's RenderFrame has no text
+    def render(self) -> str | None:
         """Return the dialogue as text for ``"ansi"``; ``"human"`` has printed it already."""
         return transcript(self.messages, self._steps) if self.render_mode == "ansi" else None
 

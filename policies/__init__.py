@@ -11,4 +11,4 @@ __all__ = ["Policy", "SampledTurn", "Sampler", "TextPolicy", "tiny_path"]
 
 def tiny_path() -> Path:
     """Return the folder of the embedded model, in Hugging Face's format."""
-    return Path(__file__).parent / "tiny"
+    return Path(__file__).parent / "tiny_model"

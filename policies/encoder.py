@@ -53,12 +53,13 @@ class SafeEncoder:
                 f"{type(tokenizer).__name__} has no backend of the tokenizers library. "
                 "Load the tokenizer with AutoTokenizer.from_pretrained(..., use_fast=True)."
             )
-        spec = json.loads(backend.to_str())
+        text = backend.to_str()
+        spec = json.loads(text)
         # Runs of blanks are added tokens in some vocabularies: ordinary text, though, in any mouth.
         blanks = [token for token in spec["added_tokens"] if token["content"].isspace()]
         self._special = {t["id"]: bool(t["special"]) for t in spec["added_tokens"] if t not in blanks}
-        self._full = _tokenizer(spec)
-        self._plain = _tokenizer({**spec, "added_tokens": blanks})
+        self._full = _tokenizer(text)
+        self._plain = _tokenizer(json.dumps({**spec, "added_tokens": blanks}))
         for token in spec["added_tokens"]:
             if token["special"] and token["id"] in self._plain.encode(token["content"], add_special_tokens=False).ids:
                 raise TemplateError(
@@ -113,8 +114,8 @@ class SafeEncoder:
         return [(i, a, b) for i, (a, b) in pairs if i in self._special]
 
 
-def _tokenizer(spec: dict[str, Any]) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(json.dumps(spec))
+def _tokenizer(spec: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(spec)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

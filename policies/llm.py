@@ -71,9 +71,7 @@ class LLMPolicy(Policy):
         ConfigError: When a budget is below 1, or an episode would not fit the sampler.
     """
 
-    def __init__(
-        self, sampler: Sampler, renderer: Renderer, *, max_turn_tokens: int, max_episode_tokens: int
-    ) -> None:
+    def __init__(self, sampler: Sampler, renderer: Renderer, *, max_turn_tokens: int, max_episode_tokens: int) -> None:
         for name, value in (("max_turn_tokens", max_turn_tokens), ("max_episode_tokens", max_episode_tokens)):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}.")

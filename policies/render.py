@@ -106,6 +106,10 @@ class Renderer:
         """Return an assistant turn that was not sampled as tokens, without the end-of-turn token."""
         return self._encoder.encode(self._encoder.protect(text, special_only=True))
 
+    def turn(self, text: str) -> list[int]:
+        """Return the tokens with which the policy would write a turn's text, without the end of the turn."""
+        return self._encoder.encode(self._encoder.protect(text, special_only=True))
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a sampled turn, without the stop token at its end."""
         end = len(ids) - 1 if ids and ids[-1] in self.stop_ids else len(ids)

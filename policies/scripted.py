@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from trajgym.errors import ConfigError
-from trajgym.protocols import Protocol, get_protocol
 from trajgym.policies.base import TextPolicy
+from trajgym.protocols import Protocol, get_protocol
 from trajgym.types import ExpertTurn, Message, Task, ToolCall, ToolSpec
 
 __all__ = ["ExpertPolicy", "HumanPolicy", "RandomPolicy"]
@@ -61,7 +61,9 @@ class RandomPolicy(TextPolicy):
         rng = random.Random(f"{seed}/{len(messages)}")
         kind = rng.choice(["text", "call", "call", "call", "broken", "answer"])
         if kind == "text":
-            return "".join(chr(rng.choice([9, 10, 32, 48, 97, 0x20AC, 0x4E00, 0x1F600])) for _ in range(rng.randrange(40)))
+            return "".join(
+                chr(rng.choice([9, 10, 32, 48, 97, 0x20AC, 0x4E00, 0x1F600])) for _ in range(rng.randrange(40))
+            )
         if kind == "answer":
             return f"#### {rng.randrange(1000)}"
         call = self._protocol.render(ToolCall(rng.choice([*self._tools, "nothing"]), self._arguments(rng)))
@@ -86,7 +88,7 @@ class HumanPolicy(TextPolicy):
 
     def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
         """Return what the person typed; a backslash at the end of a line goes on with the next."""
-        lines = []
+        lines: list[str] = []
         while True:
             line = self._ask("… " if lines else "> ")
             lines.append(line.removesuffix("\\"))

@@ -22,7 +22,11 @@ _THINK = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _PLAIN = "probe answer {0}"
 _OPENS, _REASONS = "<think>\n", "probe thought {0}\n</think>\n\n"
 # Each probe is a prompt, and then a turn of the policy behind each of these groups of messages.
-_PROBES: tuple[tuple[str, ...], ...] = (("system user", "tool"), ("user", "tool tool", "user"), ("user", "user", "tool"))
+_PROBES: tuple[tuple[str, ...], ...] = (
+    ("system user", "tool"),
+    ("user", "tool tool", "user"),
+    ("user", "user", "tool"),
+)
 
 
 class ChatTemplate:
@@ -89,7 +93,9 @@ class ChatTemplate:
         dialogue = [{"role": "user", "content": "probe"}]
         without, with_header = (self._apply(dialogue, generation) for generation in (False, True))
         if not with_header.startswith(without) or with_header == without:
-            raise TemplateError("The chat template adds no generation prompt behind a dialogue (add_generation_prompt).")
+            raise TemplateError(
+                "The chat template adds no generation prompt behind a dialogue (add_generation_prompt)."
+            )
         return with_header[len(without) :]
 
     def _probe(self) -> bool:

@@ -56,10 +56,11 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> PreTrainedT
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in _TAGS])
+    pad, _, end = _SPECIAL
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        eos_token=end,
+        pad_token=pad,
         chat_template=_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_max_length=1024,

@@ -1,11 +1,11 @@
-"""Reading the final answer out of a completion, and comparing it with the ground truth.
+r"""Reading the final answer out of a completion, and comparing it with the ground truth.
 
-The rules in short: explicit markers beat the last number, a strong marker (``####``, ``\\boxed{}``, ``<answer>``,
+The rules in short: explicit markers beat the last number, a strong marker (``####``, ``\boxed{}``, ``<answer>``,
 ``Final answer:``) beats a weak one (``answer is``, ``Answer:``, ``A:``), and among equals the last one wins. A marker
 holds one value; alternatives, empty markers and unreadable numbers are no answer. Values are exact rationals, units
 are dropped and never converted, nothing is ever evaluated, and no text raises.
 
->>> read("<think>48 + 24 ...</think> She sold 72 clips.\\n#### 72")
+>>> read("<think>48 + 24 ...</think> She sold 72 clips.\n#### 72")
 Reading(value=Fraction(72, 1), span=(51, 53), rule='hash')
 >>> correct("Final answer: 70 or 72", "#### 72")
 False
@@ -78,9 +78,9 @@ def read(text: str) -> Reading:
         start, end = reading.span
         return Reading(reading.value, (kept[start], kept[end - 1] + 1), reading.rule)
     body = _this_turn(reply(text))
-    reading = _marked(body, strong_markers(body), strong=True) or _marked(body, weak_markers(body), strong=False)
-    if reading is not None:
-        return reading
+    marked = _marked(body, strong_markers(body), strong=True) or _marked(body, weak_markers(body), strong=False)
+    if marked is not None:
+        return marked
     last = read_last(body)
     rule = {"value": "last_number", "no_number": "nothing"}.get(last.verdict, last.verdict)
     return Reading(last.value, last.span, rule)
@@ -107,7 +107,7 @@ def truth(text: str) -> Fraction:
 
 def equal(a: Fraction | int | None, b: Fraction | int | None) -> bool:
     """Whether two values are the same up to :data:`TOLERANCE`; no value equals nothing, not even itself."""
-    return a is not None and b is not None and abs(a - b) <= TOLERANCE
+    return a is not None and b is not None and abs(Fraction(a) - Fraction(b)) <= TOLERANCE
 
 
 def correct(completion: str, ground_truth: str) -> bool:

@@ -12,9 +12,10 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from trajgym.rewards.answer_tokens import CURRENCY, FILLERS, Token, tokenize
-from trajgym.rewards.answer_value import ALTERNATIVES, REACH, Finding
+from trajgym.rewards.answer_tokens import CURRENCY, Token, tokenize
+from trajgym.rewards.answer_value import REACH, Finding
 from trajgym.rewards.numbers import VULGAR
+from trajgym.rewards.vocabulary import ALTERNATIVES, FILLERS, LIST_OPENERS
 
 __all__ = ["read_last"]
 
@@ -26,7 +27,6 @@ _CLOSING_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,80}>\Z")
 _OPERATOR_COMMAND = re.compile(r"\\(?:times|cdot|div|pm|approx|leq?|geq?|lt|gt|Rightarrow|rightarrow|to)\Z")
 _ENUMERATOR = re.compile(r"\s*\d{1,3}[.)]\s")
 _CLOSERS = " \t\r\n\"'”’)]}.…|_`~*\\"
-_LIST_INTRODUCTIONS = frozenset({"is", "are", "be", "was", "were", "between", "of", "equals"})
 
 
 def read_last(body: str) -> Finding:
@@ -123,7 +123,7 @@ def _listed(tokens: list[Token], last: int) -> bool:
     if offered:
         return True
     lead = next((t for t in reversed(tokens[:first]) if t.text not in FILLERS), None)
-    introduced = lead is None or lead.kind in ("colon", "equals") or lead.text in _LIST_INTRODUCTIONS
+    introduced = lead is None or lead.kind in ("colon", "equals") or lead.text in LIST_OPENERS
     closed = sum(t.kind == "word" for t in tokens[last + 1 :]) <= 1
     return closed and (introduced or length > 2)
 

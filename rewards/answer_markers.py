@@ -1,6 +1,6 @@
-"""Where a reply says that it gives its answer.
+r"""Where a reply says that it gives its answer.
 
-Strong markers are ``#### 72``, ``\\boxed{72}``, ``<answer>72</answer>`` and ``Final answer: 72``; weak ones are
+Strong markers are ``#### 72``, ``\boxed{72}``, ``<answer>72</answer>`` and ``Final answer: 72``; weak ones are
 ``answer is 72``, ``Answer: 72``, the JSON key ``answer`` and a line ``A: 72``. Where markers are nested, the one that
 starts last is the innermost.
 
@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from trajgym.rewards.answer_tokens import CURRENCY, FILLERS, Token, line_start, tokenize
+from trajgym.rewards.answer_tokens import CURRENCY, Token, line_start, tokenize
 from trajgym.rewards.answer_value import REACH
 from trajgym.rewards.numbers import VULGAR, spelled
+from trajgym.rewards.vocabulary import FILLERS, LABELS
 
 __all__ = ["Marker", "is_heading", "strong_markers", "text_of", "weak_markers"]
 
@@ -57,9 +58,6 @@ _SECTION = re.compile(
 _VALUE_FIRST = re.compile(rf"{_LAYOUT}[-−–+~%≈=.{CURRENCY}]*{_LAYOUT}[\d{VULGAR}]")
 _NO_VALUE = re.compile(
     r"\s*(?:[{<\[?]|[*_`$]*(?:(?i:nan|[-+]?inf|infinity|none|null|n/a|undefined)|[IVXLCDM]{2,})[*_`$.]*\s*\Z)"
-)
-_LABEL_WORDS = frozenset(
-    "is are was be equals answer total result sum final not usd eur gbp rs from between than least most over under to".split()
 )
 
 
@@ -156,14 +154,14 @@ def is_heading(body: str, start: int, end: int) -> bool:
     if first is None:
         return not _spelled_answer(tokens)
     lead = [t for t in tokens[:first] if t.text not in FILLERS]
-    return bool(lead) and lead[-1].kind not in ("colon", "equals") and lead[-1].text not in _LABEL_WORDS
+    return bool(lead) and lead[-1].kind not in ("colon", "equals") and lead[-1].text not in LABELS
 
 
 def _spelled_answer(tokens: list[Token]) -> bool:
     label = max((i + 1 for i, t in enumerate(tokens) if t.kind in ("colon", "equals") or t.text == "is"), default=0)
     words = [word for t in tokens[label:] if t.text not in ("minus", "negative") for word in t.text.split("-")]
     _, used = spelled(words)
-    return used > 0 and len(words) - used <= 2 and not (len(words) > used and _SECTION.match(words[used]))
+    return used > 0 and len(words) - used <= 1 and not (len(words) > used and _SECTION.match(words[used]))
 
 
 def _line_end(body: str, start: int, limit: int) -> int:

@@ -23,13 +23,15 @@ _STRUCK_OUT = re.compile(r"~~[^~\n]{1,200}~~")
 _ANNOTATION = re.compile(r"<<[^<>\n]*(?:>>|\Z)")
 
 # Fences of these kinds hold text or data the reply is made of; any other tag names a language or a program's output.
-_LAYOUT_TAGS = frozenset(
-    "json jsonc json5 jsonl text txt plain plaintext markdown md latex tex math katex yaml yml xml csv toml answer none".split()
+_LAYOUT_TAGS = re.compile(
+    "(?:json[c5l]?|te?xt|plain|plaintext|markdown|md|latex|tex|math|katex|ya?ml|xml|csv|toml|answer|none)?",
+    re.IGNORECASE,
 )
 # Tags that also count where program text follows on the same line.
-_PROGRAM_TAGS = frozenset(
-    "python python3 py py3 ipython pycon tool_code output stdout stderr console bash shell sh zsh javascript js "
-    "typescript ts java cpp rust ruby go sql octave matlab julia haskell perl php swift kotlin scala lua sympy".split()
+_PROGRAM_TAGS = re.compile(
+    "i?py(?:thon)?3?|pycon|tool_code|output|std(?:out|err)|console|bash|z?sh|shell|javascript|js|typescript|ts|java|cpp|"
+    "rust|ruby|go|sql|octave|matlab|julia|haskell|perl|php|swift|kotlin|scala|lua|sympy",
+    re.IGNORECASE,
 )
 
 
@@ -90,19 +92,20 @@ def _program_text(body: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     opened, width, program = -1, 0, False
     for fence in _FENCE.finditer(body):
-        size, tag = len(fence[1].strip()), (fence[2] or "").lower()
+        size, tag = len(fence[1].strip()), fence[2] or ""
         alone = not fence[3].strip()
+        layout, program_tag = _LAYOUT_TAGS.fullmatch(tag), _PROGRAM_TAGS.fullmatch(tag)
         if opened >= 0:
-            reopens = tag in _PROGRAM_TAGS or (tag in _LAYOUT_TAGS and alone)
+            reopens = program_tag or (tag and layout and alone)
             if size < width and not reopens:
                 continue
             if program:
-                spans.append((opened, fence.end(1)))
+                spans.append((opened, fence.start() if reopens else fence.end(1)))
             opened = -1
             if not reopens:
                 continue
         opened, width = fence.start(), size
-        program = tag in _PROGRAM_TAGS or (bool(tag) and alone and tag not in _LAYOUT_TAGS)
+        program = program_tag is not None or (alone and layout is None)
         if tag and alone and not program:
             spans.append(fence.span(2))
     return [*spans, (opened, len(body))] if program and opened >= 0 else spans

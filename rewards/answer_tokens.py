@@ -1,7 +1,7 @@
-"""A stretch of a reply as tokens: numerals with their sign and scale, words, joiners, operators.
+r"""A stretch of a reply as tokens: numerals with their sign and scale, words, joiners, operators.
 
 Layout (Markdown emphasis, LaTeX commands, currency and percent signs, quotes, tags) leaves no token, so that
-``**$72$**``, ``\\text{72}`` and ``$72.00`` look alike to the rules built on top. Nothing is ever evaluated:
+``**$72$**``, ``\text{72}`` and ``$72.00`` look alike to the rules built on top. Nothing is ever evaluated:
 an operator stays an operator.
 
 >>> [(t.kind, t.text) for t in tokenize("about -$5 or 6", 0, 14)]
@@ -14,15 +14,16 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from trajgym.rewards.numbers import NUMERAL_START, SCALES, numeral_at
+from trajgym.rewards.numbers import NUMERAL_START, numeral_at
+from trajgym.rewards.vocabulary import ARITHMETIC, EQUALITY, JOINERS, ORDINALS, SCALES
 
-__all__ = ["CURRENCY", "FILLERS", "Token", "line_start", "tokenize"]
+__all__ = ["CURRENCY", "Token", "line_start", "tokenize"]
 
 CURRENCY = "$€£¥¢₹₽₩₦₱฿₫₪₴₺"
 
 _TOKEN = re.compile(
     rf"""
-    (?P<tag></?[A-Za-z][^<>\n]{{0,80}}>)
+    (?P<tag></?[A-Za-z][^<>\n]{{0,80}}> | <!--[^\n]{{0,200}}?-->)
   | (?P<operator>(?<=[\d)])\s{{0,2}}[xX](?=\s{{0,2}}[{CURRENCY}]?[\d(])
         | [×÷·⋅∗±∓<>≤≥≠√∞π]
         | \\(?:times|cdot|div|pm|mp|leq?|geq?|lt|gt|neq?|sqrt|pi|infty|sum|prod|log|ln|binom|cdots|ldots)(?![A-Za-z]))
@@ -46,15 +47,6 @@ _COMPOUND = re.compile(
     r"(?!cm|mm|dm|km|m|ft|in)[A-Za-z]+\d\w*|(?:cm|mm|dm|km|m|ft|in)(?![23]\b)\d\w*"
     r"|\s(?:and|&)\san?\s(?:half|quarter|third|fourth|fifth)\b"
 )
-# Words that change neither a value nor what stands between two values.
-FILLERS = frozenset(
-    "the a an another also maybe perhaps possibly even about around approximately approx roughly nearly almost just "
-    "only exactly either both".split()
-)
-_JOIN_WORDS = frozenset({"or", "and", "to", "through", "till", "until", "versus", "vs", "alternatively", "else"})
-_ARITHMETIC_WORDS = frozenset({"plus", "times"})
-_EQUALITY_WORDS = frozenset({"is", "was", "are", "be", "equals", "equal"})
-_ORDINALS = frozenset({"st", "nd", "rd", "th"})
 
 
 class Token(NamedTuple):
@@ -104,7 +96,7 @@ def _scan(body: str, index: int, end: int) -> list[Token]:
             raw.append(Token(kind, start, index, body[start:index], None if compound else numeral.value))
         elif kind == "word":
             text = found[0].lower()
-            kind = "join" if text in _JOIN_WORDS else "operator" if text in _ARITHMETIC_WORDS else kind
+            kind = "join" if text in JOINERS else "operator" if text in ARITHMETIC else kind
             raw.append(Token(kind, start, index, text))
         elif kind in ("dash", "star"):
             # A mark plus a blank at the start of a line is a bullet.
@@ -163,7 +155,7 @@ def _signed(out: list[Token], number: Token, body: str) -> Token:
         if (
             before is not None
             and before.kind == "word"
-            and (not body[sign.start - 1].isspace() or (loose and before.text not in _EQUALITY_WORDS))
+            and (not body[sign.start - 1].isspace() or (loose and before.text not in EQUALITY))
         ):
             return number
     else:
@@ -182,7 +174,7 @@ def _power(out: list[Token], power: Token, following: list[Token]) -> int:
     if power.text in ("^", "**"):
         kinds = [token.kind for token in following]
         width = 2 if kinds[:2] == ["dash", "number"] else 1 if kinds[:1] in (["number"], ["word"]) else 0
-        if raised and width == 1 and following[0].text in _ORDINALS:
+        if raised and width == 1 and following[0].text in ORDINALS:
             return 1
     if raised:
         out[-1] = out[-1]._replace(value=None)

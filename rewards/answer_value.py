@@ -14,26 +14,15 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
-from trajgym.rewards.answer_tokens import FILLERS, Token, tokenize
+from trajgym.rewards.answer_tokens import Token, tokenize
 from trajgym.rewards.numbers import spelled
+from trajgym.rewards.vocabulary import ALTERNATIVES, FILLERS, NEGATIONS, PHRASE_WORDS
 
-__all__ = ["ALTERNATIVES", "REACH", "Finding", "joined", "read_value"]
+__all__ = ["REACH", "Finding", "joined", "read_value"]
 
 # Text of one marker behind this many characters is not looked at: an answer is short, and the reader stays linear.
 REACH = 4_000
 _NEAR = 200  # characters; markers further apart are not read as one list
-ALTERNATIVES = frozenset({"or", "alternatively", "else"})
-
-_NEGATIONS = frozenset(
-    "not never neither nor isn't isn’t isnt wasn't wasn’t aren't aren’t cannot can't can’t won't won’t".split()
-)
-# Words that do not stand for a thing that is counted: behind them the text is a phrase, not a second quantity.
-_PHRASE_WORDS = frozenset(
-    "in over for per at after of from by with on each every within during than as that which who when where while if "
-    "so because since but not instead rather is was are were be been has have had do does did will would can could "
-    "she he they it we you i his her their its this these those there then out into off before below above under "
-    "between how what makes make gives".split()
-)
 
 
 class Finding(NamedTuple):
@@ -58,7 +47,7 @@ def read_value(body: str, start: int, end: int) -> Finding:
     first = _first_number(tokens)
     if first is None:
         return Finding("no_number")
-    if any(t.text in _NEGATIONS or t.text in ("≠", "\\ne", "\\neq") for t in tokens[:first]):
+    if any(t.text in NEGATIONS or t.text in ("≠", "\\ne", "\\neq") for t in tokens[:first]):
         return Finding("negated")
     equals = max((i for i, t in enumerate(tokens) if t.kind == "equals"), default=None)
     if equals is not None:
@@ -118,7 +107,7 @@ def _between(gap: list[Token]) -> str:
         return "joined"
     if gap[-1].text in ALTERNATIVES:
         return "joined"
-    if any(t.kind not in ("word", "join") or t.text in _PHRASE_WORDS for t in gap):
+    if any(t.kind not in ("word", "join") or t.text in PHRASE_WORDS for t in gap):
         return "phrase"
     words = sum(t.kind == "word" for t in gap)
     if gap[-1].kind == "join":
@@ -127,13 +116,17 @@ def _between(gap: list[Token]) -> str:
 
 
 def _to_first_stop(tokens: list[Token]) -> list[Token]:
-    """Drop what follows the sentence that holds the first number, and all full stops."""
+    """Drop what follows the sentence that holds the first number, and all full stops.
+
+    A sentence goes on behind a short unit (``1 hr. 15 min.``) and before an alternative.
+    """
     seen = False
     kept = []
     for index, token in enumerate(tokens):
         if token.kind == "stop":
-            following = tokens[index + 1].text if index + 1 < len(tokens) else ""
-            if seen and following not in ALTERNATIVES:
+            following = tokens[index + 1 : index + 2]
+            abbreviated = _kinds(kept[-2:] + following) == ["number", "word", "number"] and len(kept[-1].text) <= 3
+            if seen and not abbreviated and not (following and following[0].text in ALTERNATIVES):
                 break
             continue
         seen = seen or token.kind == "number"
@@ -157,6 +150,7 @@ def _spell(tokens: list[Token]) -> list[Token]:
     while index < len(tokens):
         flat = [w for group in words[index : index + 12] for w in group]
         value, used = spelled(flat) if flat[0] else (None, 0)
+        # How many tokens the words come from; none when the number would end inside a hyphenated word.
         width = next((n for n in range(1, 13) if sum(map(len, words[index : index + n])) == used), 0) if used else 0
         if not width:
             out.append(tokens[index])

@@ -19,22 +19,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["MAX_DIGITS", "MAX_EXPONENT", "NUMERAL_START", "SCALES", "VULGAR", "Numeral", "numeral_at", "spelled"]
+from trajgym.rewards.vocabulary import FRACTION_NAMES, ONES, SCALES, TENS
+
+__all__ = ["MAX_DIGITS", "MAX_EXPONENT", "NUMERAL_START", "VULGAR", "Numeral", "numeral_at", "spelled"]
 
 MAX_DIGITS = 1000  # digits of one numeral; more is a decoder running wild, and slow to convert
 MAX_EXPONENT = 100  # largest power of ten, either sign
 
 VULGAR = "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
-SCALES = {
-    "hundred": 100,
-    "thousand": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-    "thousands": 10**3,
-    "millions": 10**6,
-    "billions": 10**9,
-}
 _SUFFIXES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}  # lower-case m is a metre
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
@@ -117,24 +109,24 @@ def spelled(words: Sequence[str]) -> tuple[Fraction | None, int]:
     total, group, used, last, ceiling = 0, 0, 0, "", 10**15
     for index, word in enumerate(words):
         follower = words[index + 1] if index + 1 < len(words) else ""
-        if word in _ONES and (last in ("", "scale", "and") or (last == "tens" and 1 <= _ONES[word] <= 9)):
-            group, last = group + _ONES[word], "ones"
-        elif word in _TENS and last in ("", "scale", "and"):
-            group, last = group + _TENS[word], "tens"
+        if word in ONES and (last in ("", "scale", "and") or (last == "tens" and 1 <= ONES[word] <= 9)):
+            group, last = group + ONES[word], "ones"
+        elif word in TENS and last in ("", "scale", "and"):
+            group, last = group + TENS[word], "tens"
         elif word in ("a", "an") and not index and follower in SCALES:
             group, last = 1, "ones"
         elif word == "hundred" and last in ("ones", "tens") and 0 < group < 100:
             group, last = group * 100, "scale"
         elif SCALES.get(word, 0) >= 1000 and group and last and SCALES[word] < ceiling:
             total, group, ceiling, last = total + group * SCALES[word], 0, SCALES[word], "scale"
-        elif word == "and" and last == "scale" and (follower in _ONES or follower in _TENS):
+        elif word == "and" and last == "scale" and (follower in ONES or follower in TENS):
             last = "and"
         else:
             break
         used = index + 1
     rest = list(words[used : used + 3])
     rest = rest[2:] if rest[:2] == ["and", "a"] else rest
-    if used and rest and rest[0] in _BROKEN:
+    if used and rest and rest[0] in FRACTION_NAMES:
         return None, used + 1
     return (Fraction(total + group), used) if used else (None, 0)
 
@@ -203,20 +195,3 @@ def _scaled(number: Fraction, exponent: str) -> Fraction | None:
     if len(exponent.lstrip("+-0")) > len(str(MAX_EXPONENT)) or abs(int(exponent)) > MAX_EXPONENT:
         return None
     return number * Fraction(10) ** int(exponent)
-
-
-_ONES = {
-    word: value
-    for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen".split()
-    )
-}
-_TENS = {
-    word: 10 * value
-    for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
-}
-_BROKEN = frozenset(
-    "point half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth "
-    "eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths".split()
-)

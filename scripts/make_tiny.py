@@ -3,7 +3,7 @@
     python -m trajgym.scripts.make_tiny --output policies/tiny_model
 
 The demonstrations are expert trajectories of ``ArithmeticTool-v0`` (training split), played through the
-environment, each seen once. Takes about five minutes on two cores; the same seed gives the same model on the same machine.
+environment, each seen once. The same seed gives the same model on the same machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ def main(
     """Train the embedded model and save it."""
     start = time.monotonic()
     experts = play_experts(demonstrations, seed)
-    texts = [m.content for t in experts[:4000] for m in t.messages] + ["system\n", "user\n", "assistant\n", "tool\n"] * 50
+    texts = [m.content for t in experts[:4000] for m in t.messages] + [
+        "system\n",
+        "user\n",
+        "assistant\n",
+        "tool\n",
+    ] * 50
     tokenizer = build_tokenizer(texts)
     model = build_model(tokenizer, seed=seed)
     renderer = Renderer(tokenizer)
@@ -82,7 +87,7 @@ def _backward(model: torch.nn.Module, micro: MicroBatch, tokens: int) -> float:
     """Add one micro-batch's gradient of ``−Σ log P / tokens``, the completion's tokens only."""
     loss = -token_logprobs(model, micro, 1.0)[0].sum() / tokens
     loss.backward()  # type: ignore[no-untyped-call]
-    return float(loss)
+    return loss.item()
 
 
 def _cosine(progress: float) -> float:

@@ -111,7 +111,9 @@ ESTIMATORS.register("trajectory", trajectory)
 ESTIMATORS.register("return_to_go", return_to_go)
 
 
-def scale(groups: Sequence[Advantages], how: str, *, groups_rewards: Sequence[Rewards] | None = None) -> list[Advantages]:
+def scale(
+    groups: Sequence[Advantages], how: str, *, groups_rewards: Sequence[Rewards] | None = None
+) -> list[Advantages]:
     """Divide advantages by a spread.
 
     Args:

@@ -8,6 +8,7 @@ files beside this one.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 from transformers import get_scheduler
-
 
 from trajgym.errors import ConfigError, TrainingError
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
@@ -39,7 +39,7 @@ from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule
 from trajgym.types import Group, Trajectory
 
-__all__ = ["GRPOTrainer", "train"]
+__all__ = ["GRPOTrainer", "make_policy", "train", "usable_groups"]
 
 _EMPTY_UPDATES = 3  # so many updates in a row without one usable group end the run
 
@@ -106,19 +106,7 @@ class GRPOTrainer:
         self.accelerator = Accelerator(cpu=device.type == "cpu")
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
-        self.sampler = HFSampler(
-            model,
-            slots=config.slots,
-            max_length=config.max_episode_tokens,
-            stop_ids=self.renderer.stop_ids,
-            temperature=config.temperature,
-        )
-        self.policy = LLMPolicy(
-            self.sampler,
-            self.renderer,
-            max_turn_tokens=config.max_turn_tokens,
-            max_episode_tokens=config.max_episode_tokens,
-        )
+        self.policy = make_policy(model, self.tokenizer, config, self.renderer)
 
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
@@ -135,7 +123,9 @@ class GRPOTrainer:
                     )
                     rollout_seconds = time.perf_counter() - start
 
-                    groups = usable_groups(trajectories, config.num_generations, drop_truncated=config.truncated == "drop")
+                    groups = usable_groups(
+                        trajectories, config.num_generations, drop_truncated=config.truncated == "drop"
+                    )
                     empty = 0 if groups else empty + 1
                     if empty == _EMPTY_UPDATES:
                         raise TrainingError(_why_empty(trajectories))
@@ -159,7 +149,7 @@ class GRPOTrainer:
                     self.save()
                 raise Interrupted(
                     f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
-                    "Go on with the same command and --resume True."
+                    "Go on with the same command and --resume."
                 ) from None
             finally:
                 monitor.close()
@@ -174,12 +164,12 @@ class GRPOTrainer:
         advantages = [self.estimate(r) for r in rewards]
         return scale(advantages, self.config.advantage_scale, groups_rewards=rewards)
 
-    def learn(self, groups: Sequence[Group], advantages: Sequence[Advantages], interrupt: Interrupt) -> dict[str, float]:
+    def learn(
+        self, groups: Sequence[Group], advantages: Sequence[Advantages], interrupt: Interrupt
+    ) -> dict[str, float]:
         """Take the update's optimiser steps and return what is worth knowing of them."""
         config = self.config
-        batches = [
-            self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)
-        ]
+        batches = [self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)]
         old = None
         if len(batches) > 1:  # later steps start from other weights than the ones that sampled
             with torch.no_grad():
@@ -276,6 +266,24 @@ class GRPOTrainer:
                 write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])
 
 
+def make_policy(model: Any, tokenizer: Any, config: GRPOConfig, renderer: Renderer | None = None) -> LLMPolicy:
+    """Return the policy that samples from ``model`` as the options say."""
+    renderer = renderer or Renderer(tokenizer, thinking=config.thinking)
+    sampler = HFSampler(
+        model,
+        slots=config.slots,
+        max_length=config.max_episode_tokens,
+        stop_ids=renderer.stop_ids,
+        temperature=config.temperature,
+    )
+    return LLMPolicy(
+        sampler,
+        renderer,
+        max_turn_tokens=config.max_turn_tokens,
+        max_episode_tokens=config.max_episode_tokens,
+    )
+
+
 def usable_groups(trajectories: Sequence[Trajectory], size: int, *, drop_truncated: bool = False) -> list[Group]:
     """Gather trajectories into groups of those that say something about the policy.
 
@@ -318,7 +326,7 @@ def _bind_estimator(config: GRPOConfig) -> Callable[[Any], Advantages]:
 def _parts(count: int, parts: int) -> list[slice]:
     """Cut ``range(count)`` into at most ``parts`` runs of nearly equal length."""
     bounds = [round(i * count / parts) for i in range(parts + 1)]
-    return [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
 
 def _why_empty(trajectories: Sequence[Trajectory]) -> str:

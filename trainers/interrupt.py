@@ -38,7 +38,9 @@ class Interrupt:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)  # type: ignore[arg-type]
 

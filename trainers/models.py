@@ -48,7 +48,9 @@ def load_model(name: str, *, dtype: str = "float32", device: torch.device | None
         ConfigError: When there is no such model, or it cannot be read.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     source = str(tiny_path()) if name == "tiny" else name
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)

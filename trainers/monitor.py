@@ -42,7 +42,7 @@ class Monitor:
             from torch.utils.tensorboard import SummaryWriter
 
             with storage_errors(run.path):
-                self._writer = SummaryWriter(str(run.path), purge_step=first + 1)  # type: ignore[no-untyped-call]
+                self._writer = SummaryWriter(str(run.path), purge_step=first + 1)
         self._printed = 0
 
     def update(self, metrics: dict[str, Any]) -> None:

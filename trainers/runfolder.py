@@ -36,7 +36,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
         raise StorageError(
             f"Cannot write to {path}: {reason}. What was saved before is intact; make room or choose another "
-            "output_dir, then go on with resume=true."
+            "output_dir, then go on with --resume."
         ) from error
 
 
@@ -66,7 +66,7 @@ class RunFolder:
             self._same_options(stored)
         elif stored.exists() and not config.overwrite:
             raise ConfigError(
-                f"{self.path} holds a run already. Go on with --resume True, replace it with --overwrite True, or "
+                f"{self.path} holds a run already. Go on with --resume, replace it with --overwrite, or "
                 "choose another --name."
             )
         with storage_errors(self.path):
@@ -120,13 +120,13 @@ class RunFolder:
             CheckpointError: When there is none, or it cannot be read.
         """
         if not self.complete():
-            raise CheckpointError(f"{self.checkpoints} holds no complete checkpoint. Start again with overwrite=true.")
+            raise CheckpointError(f"{self.checkpoints} holds no complete checkpoint. Start again with --overwrite.")
         newest = self.complete()[-1]
         try:
             state = torch.load(newest / "trainer.pt", map_location="cpu", weights_only=True)
         except Exception as error:
             raise CheckpointError(
-                f"{newest}/trainer.pt is damaged ({type(error).__name__}). Remove {newest} to go on from the one before."
+                f"{newest}/trainer.pt is damaged ({type(error).__name__}). Remove that folder to use the one before."
             ) from error
         update = int(state["update"])
         if self.metrics_path.exists():
@@ -153,7 +153,9 @@ class RunFolder:
         changed = [k for k, v in now.items() if k not in _FREE and k in before and before[k] != v]
         if changed:
             listed = ", ".join(f"{k}: {before[k]!r} before, {now[k]!r} now" for k in changed)
-            raise ConfigError(f"Cannot resume {self.path} with other options ({listed}). Undo them, or start a new run.")
+            raise ConfigError(
+                f"Cannot resume {self.path} with other options ({listed}). Undo them, or start a new run."
+            )
 
 
 def _update_of(line: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import gymnasium
@@ -33,9 +33,9 @@ class TaskSchedule:
     def __init__(self, env: gymnasium.Env[str, str], config: GRPOConfig) -> None:
         source: Any = getattr(env.unwrapped, "tasks", None)
         self._config = config
-        self._ids = [task.id for task in source] if isinstance(source, Sized) else None
-        if self._ids is not None:
-            self._ids = self._ids[: config.max_samples]
+        self._ids: Sequence[str] | None = None
+        if isinstance(source, Sized):
+            self._ids = [task.id for task in source][: config.max_samples]  # type: ignore[attr-defined]
         elif config.epochs is not None or config.max_samples is not None:
             raise ConfigError(
                 f"{config.env} makes up tasks without end, so epochs and max_samples mean nothing there. Set updates."

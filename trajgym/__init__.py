@@ -17,4 +17,3 @@ from trajgym import envs
 __all__ = ["__version__", "envs"]
 
 __version__ = "0.1.0"
-

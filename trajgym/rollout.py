@@ -128,8 +128,8 @@ def collect(
         on_tick: Called with the number of finished episodes; may raise to stop (live episodes are closed).
 
     Raises:
-        ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment makes that
-            one trajectory invalid (``trajectory.fault``) and the others go on.
+        ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment
+            makes that one trajectory invalid (``trajectory.fault``) and the others go on.
     """
     return _Collector(policy, pool, episodes, deterministic, on_tick).run()
 

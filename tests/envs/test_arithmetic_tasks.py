@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -64,6 +65,21 @@ def test_a_question_is_clean_text_of_bounded_length(steps: int, seed: int) -> No
     assert len(sentences) == steps + 2 + seed % 2
     assert len(question.split()) <= 20 + 12 * steps + 8 * (seed % 2)
     assert re.search(r"(How|What|Find)[^.?]*[.?]$", question)
+
+
+def test_a_pronoun_can_mean_only_one() -> None:
+    names = [person.name for person in PEOPLE]
+    names += [holder.name for domain in DOMAINS for cast in domain.casts for holder in cast.holders]
+    holder = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+    pronouns = 0
+    for task in _draw(1500, difficulty=(2, 6), distractors=0.5):
+        sentences = re.findall(r"[^.?]+[.?]", task.question)
+        for before, sentence in itertools.pairwise(sentences):
+            if re.search(r"\b(she|he|it|her|him)\b", sentence, re.IGNORECASE) and not holder.search(sentence):
+                pronouns += 1
+                assert len(set(holder.findall(before))) <= 1, task.question
+                assert not _IRRELEVANT.search(before), task.question
+    assert pronouns > 500
 
 
 def test_ids_make_the_same_task_again() -> None:

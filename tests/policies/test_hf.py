@@ -33,7 +33,12 @@ def llama(kv_heads: int = 4, attention: str = "sdpa") -> Any:
 def qwen3() -> Any:
     torch.manual_seed(1)
     config = Qwen3Config(
-        **SIZES, num_attention_heads=4, num_key_value_heads=2, head_dim=16, initializer_range=0.2, max_position_embeddings=256
+        **SIZES,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=0.2,
+        max_position_embeddings=256,
     )
     return Qwen3ForCausalLM(config).eval()
 

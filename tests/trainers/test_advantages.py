@@ -47,7 +47,7 @@ def stop_or_go(theta: tuple[float, ...], go: tuple[float, ...], stop: tuple[floa
     """
     paths = []
     for length in range(1, len(theta) + 1):
-        for last_goes in ([False] if length < len(theta) else [False, True]):
+        for last_goes in [False] if length < len(theta) else [False, True]:
             actions = [True] * (length - 1) + [last_goes]
             p, rewards, scores = 1.0, [], []
             for t, goes in enumerate(actions):

@@ -1,0 +1,1 @@
+"""Serving: a trained policy behind an address. Nothing lives here yet."""
