@@ -35,7 +35,9 @@ class CheckFailedError(TrajgymError, AssertionError):
     """The environment breaks its contract; the message says which part and how it was seen."""
 
 
-def check_env(env: gymnasium.Env[Any, Any], *, episodes: int = 3, seed: int = 0, skip_render_check: bool = False) -> None:
+def check_env(
+    env: gymnasium.Env[Any, Any], *, episodes: int = 3, seed: int = 0, skip_render_check: bool = False
+) -> None:
     """Check an environment, wrapped or not.
 
     Gymnasium's own checks run on the innermost environment. Then: every observation lies in its space; a seeded
@@ -102,9 +104,13 @@ def _info(info: dict[str, Any], reward: float, terminated: bool, truncated: bool
         f'info["reward_terms"] add up to {parts}, the step\'s reward is {info["step"].reward}',
     )
     ended = info["step"].terminated or info["step"].truncated
-    _require(ended == (info["stop_reason"] is not None), 'info["stop_reason"] must be set exactly when the episode ends')
+    _require(
+        ended == (info["stop_reason"] is not None), 'info["stop_reason"] must be set exactly when the episode ends'
+    )
     _require(terminated or truncated or not ended, "the episode ended inside but not outside")
-    _require(all(isinstance(m, Message) for m in info["messages"]), 'info["messages"] holds something else than Message')
+    _require(
+        all(isinstance(m, Message) for m in info["messages"]), 'info["messages"] holds something else than Message'
+    )
 
 
 def _refuses_more(env: gymnasium.Env[Any, Any]) -> None:

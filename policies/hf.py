@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from trajgym.policies.base import SampledTurn, Sampler
 from trajgym.policies.draws import int64
 from trajgym.policies.kv import Pass, RowCache
 from trajgym.policies.rows import Rows, TurnStart
+from trajgym.policies.streams import Chunk, Stream, batches
 
 __all__ = ["Counters", "HFSampler"]
 
@@ -40,29 +41,6 @@ class Counters:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     computed_tokens: int = 0
-
-
-@dataclass
-class _Stream:
-    id: int
-    row: int
-    seed: int
-    pending: list[int]  # tokens the model has not seen: an observation, and the token before it
-    cached: int = 0  # tokens it has seen; brought up to date at the end of a turn
-    drawn: int = 0  # tokens sampled in earlier turns
-    budget: int = 0  # of the turn being sampled, 0 between turns
-
-    @property
-    def length(self) -> int:
-        return self.cached + len(self.pending)
-
-
-@dataclass
-class _Group:
-    """Streams that wait for the same computation: they have seen nothing, and have the same prompt."""
-
-    tokens: list[int]
-    streams: list[_Stream] = field(default_factory=list)
 
 
 class HFSampler(Sampler):
@@ -135,9 +113,9 @@ class HFSampler(Sampler):
         device = next(self._model.parameters()).device
         self._device = device
         self._cache = RowCache(self._slots, self._max_length)
-        self._streams: dict[int, _Stream] = {}
-        self._at: list[_Stream | None] = [None] * self._slots  # the stream in each row
-        self._asked: list[_Stream] = []  # their turn begins with the next step
+        self._streams: dict[int, Stream] = {}
+        self._at: list[Stream | None] = [None] * self._slots  # the stream in each row
+        self._asked: list[Stream] = []  # their turn begins with the next step
         self._live = 0  # rows below this one are in the middle of a turn
         self._rows = Rows(
             self._slots,
@@ -160,7 +138,7 @@ class HFSampler(Sampler):
         row = next((row for row, stream in enumerate(self._at) if stream is None), None)
         if row is None:
             raise EpisodeError(f"All {self._slots} slots are taken. Close a stream first, or raise slots.")
-        stream = _Stream(self._opened, row, int64(seed), list(ids))
+        stream = Stream(self._opened, row, int64(seed), list(ids))
         self._opened += 1
         self._streams[stream.id] = self._at[row] = stream
         self.counters.prompt_tokens += len(ids)
@@ -209,8 +187,8 @@ class HFSampler(Sampler):
                 self._decode()
             if asked:
                 self._rows.begin([TurnStart(s.row, s.length, s.budget, s.seed, s.drawn) for s in asked])
-                for groups in self._batches(asked):
-                    self._prefill(groups)
+                for chunks in batches(asked, self._prefill_tokens):
+                    self._prefill(chunks)
             return self._harvest(asked)
 
     def close(self, stream: int) -> None:
@@ -234,46 +212,23 @@ class HFSampler(Sampler):
         logits = self._forward(self._rows.latest[: self._live, None], plan, reach)
         self._sample(self._index(range(self._live)), logits)
 
-    def _batches(self, asked: list[_Stream]) -> Iterator[list[_Group]]:
-        """Split into batches of similar length, streams that have seen nothing apart from the others."""
-        fresh: dict[tuple[int, ...], _Group] = {}
-        seen: list[_Group] = []
-        for stream in asked:
-            if stream.cached:
-                seen.append(_Group(stream.pending, [stream]))
-            else:
-                fresh.setdefault(tuple(stream.pending), _Group(stream.pending)).streams.append(stream)
-        for groups in (seen, list(fresh.values())):
-            groups.sort(key=lambda group: len(group.tokens))
-            batch: list[_Group] = []
-            for group in groups:
-                length = len(group.tokens)
-                # A pass costs about as much as 16 tokens of padding per row.
-                uneven = batch and length > 16 + 1.5 * len(batch[0].tokens)
-                if uneven or (batch and (len(batch) + 1) * length > self._prefill_tokens):
-                    yield batch
-                    batch = []
-                batch.append(group)
-            if batch:
-                yield batch
-
-    def _prefill(self, groups: list[_Group]) -> None:
-        firsts = [group.streams[0] for group in groups]
-        longest = max(len(group.tokens) for group in groups)
+    def _prefill(self, chunks: list[Chunk]) -> None:
+        firsts = [chunk.streams[0] for chunk in chunks]
+        longest = max(len(chunk.tokens) for chunk in chunks)
         # Padded on the left, so that every row's last token, whose logits are wanted, stands at the end.
-        tokens = [[self._pad_id] * (longest - len(g.tokens)) + g.tokens for g in groups]
-        starts = [[first.cached - (longest - len(first.pending))] for first in firsts]
-        lengths = torch.tensor([[len(group.tokens)] for group in groups], device=self._device)
+        tokens = [[self._pad_id] * (longest - len(chunk.tokens)) + chunk.tokens for chunk in chunks]
         column = torch.arange(longest, device=self._device)
-        valid = column >= longest - lengths
-        positions = torch.where(valid, torch.tensor(starts, device=self._device) + column, 0)
+        valid = column >= longest - self._index(len(chunk.tokens) for chunk in chunks)[:, None]
+        last = self._index(first.length for first in firsts)[:, None] - 1
+        positions = torch.where(valid, last - longest + 1 + column, 0)
         reach = max(first.length for first in firsts)
-        plan = Pass(self._index(first.row for first in firsts), positions, valid, reach if firsts[0].cached else 0)
+        plan = Pass(self._index(s.row for s in firsts), positions, valid, reach if firsts[0].cached else 0)
         logits = self._forward(torch.tensor(tokens, device=self._device), plan, reach)
-        members = [(k, stream) for k, group in enumerate(groups) for stream in group.streams]
-        if len(members) > len(groups):
+        members = [(k, stream) for k, chunk in enumerate(chunks) for stream in chunk.streams]
+        if len(members) > len(chunks):
             copies = [(firsts[k].row, s.row) for k, s in members if s is not firsts[k]]
-            self._cache.move(*torch.tensor(copies, device=self._device).T, reach)
+            source, target = torch.tensor(copies, device=self._device).unbind(1)
+            self._cache.move(source, target, reach)
             logits = logits[[k for k, _ in members]]
         for _, stream in members:
             stream.cached, stream.pending = stream.length, []
@@ -301,7 +256,7 @@ class HFSampler(Sampler):
         self._rows.sample(rows, logits)
         self.counters.sampled_tokens += len(rows)
 
-    def _harvest(self, asked: list[_Stream]) -> list[SampledTurn]:
+    def _harvest(self, asked: list[Stream]) -> list[SampledTurn]:
         finished = self._rows.finished()
         turns = [self._finish(*turn) for turn in finished]
         if finished or asked:
@@ -355,12 +310,12 @@ class HFSampler(Sampler):
                 "Is this the model's own tokenizer?"
             )
 
-    def _find(self, stream: int) -> _Stream:
+    def _find(self, stream: int) -> Stream:
         if stream not in self._streams:
             raise EpisodeError(f"There is no open stream {stream}: it was closed, or dropped by reset().")
         return self._streams[stream]
 
-    def _idle(self, stream: int) -> _Stream:
+    def _idle(self, stream: int) -> Stream:
         entry = self._find(stream)
         if entry.budget:
             raise EpisodeError(f"Stream {stream} is in the middle of a turn. Call step() until the turn comes out.")

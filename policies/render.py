@@ -30,7 +30,8 @@ class Renderer:
 
     Contents are not trusted. No added token of the tokenizer that is written in a user or tool message becomes that
     token: its characters are encoded as ordinary text. System messages (the environment describes the call form
-    there) and assistant messages keep the added tokens that are not special, such as ``<tool_call>``, never special ones.
+    there) and assistant messages keep the added tokens that are not special, such as ``<tool_call>``; special ones
+    become ordinary text there too.
 
     A template that refuses system messages gets them in front of the first user message. One that refuses or
     drops tool messages gets them as user messages, each wrapped in ``<tool_response>`` tags (see ``tool_role``).
@@ -103,11 +104,7 @@ class Renderer:
         return ids[1:] if ended else ids
 
     def turn(self, text: str) -> list[int]:
-        """Return an assistant turn that was not sampled as tokens, without the end-of-turn token."""
-        return self._encoder.encode(self._encoder.protect(text, special_only=True))
-
-    def turn(self, text: str) -> list[int]:
-        """Return the tokens with which the policy would write a turn's text, without the end of the turn."""
+        """Return the tokens of an assistant turn that was not sampled, without the end-of-turn token."""
         return self._encoder.encode(self._encoder.protect(text, special_only=True))
 
     def decode(self, ids: Sequence[int]) -> str:

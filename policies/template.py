@@ -30,13 +30,13 @@ _PROBES: tuple[tuple[str, ...], ...] = (
 
 
 class ChatTemplate:
-    """A tokenizer's chat template as text.
+    r"""A tokenizer's chat template as text.
 
     Args:
         tokenizer: A transformers tokenizer with a chat template.
         thinking: Whether the policy reasons between think tags; handed to templates that ask (``enable_thinking``).
         tool_role: ``"tool"`` hands tool messages to the template; ``"user"`` writes them as
-            ``<tool_response>\\n…\\n</tool_response>`` in a user message, those of one turn together;
+            ``<tool_response>\n…\n</tool_response>`` in a user message, those of one turn together;
             ``"auto"`` takes the first that the template neither refuses nor drops.
 
     Attributes:
@@ -136,7 +136,7 @@ class ChatTemplate:
         before, found, after = text.rpartition(content)
         if not found or (content in before):
             raise TemplateError(
-                "The chat template drops or repeats the text of an assistant message. Use a template that writes it once."
+                "The chat template drops or repeats the text of an assistant message. Use one that writes it once."
             )
         return after
 

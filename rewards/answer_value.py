@@ -121,7 +121,7 @@ def _to_first_stop(tokens: list[Token]) -> list[Token]:
     A sentence goes on behind a short unit (``1 hr. 15 min.``) and before an alternative.
     """
     seen = False
-    kept = []
+    kept: list[Token] = []
     for index, token in enumerate(tokens):
         if token.kind == "stop":
             following = tokens[index + 1 : index + 2]

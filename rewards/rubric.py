@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from trajgym.errors import ConfigError, RewardError
+from trajgym.errors import ConfigError, EnvironmentFault, RewardError
 from trajgym.registry import Registry
 from trajgym.types import Step, Task
 
@@ -51,11 +51,14 @@ class Rubric(Mapping[str, tuple[Term, float]]):
 
         Raises:
             RewardError: When a term raises, or returns something that is not a finite number.
+            EnvironmentFault: When a term reports that our machinery failed.
         """
         parts = {}
         for name, (term, weight) in self._terms.items():
             try:
                 value = term(step, task, history)
+            except EnvironmentFault:
+                raise  # an outage of ours, e.g. of a judge: the episode is invalid, the term is not to blame
             except Exception as error:
                 raise RewardError(
                     f"Reward term {name!r} raised {type(error).__name__}: {error} (task {task.id!r}). "

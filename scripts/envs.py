@@ -11,6 +11,7 @@ import gymnasium
 from rich.console import Console
 from rich.table import Table
 
+from trajgym.envs.make import ids
 from trajgym.errors import UnknownNameError
 
 __all__ = ["main"]
@@ -21,7 +22,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="trajgym envs", description=__doc__)
     parser.add_argument("id", nargs="?", help="show this environment's documentation")
     chosen = parser.parse_args(args).id
-    ours = {i: spec for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("trajgym.")}
+    ours = {env_id: gymnasium.registry[env_id] for env_id in ids()}
     if chosen is not None:
         if chosen not in ours:
             raise UnknownNameError("environment", chosen, ours)

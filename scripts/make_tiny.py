@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import gymnasium
 import torch
 import tyro
 
+from trajgym.envs.make import make
 from trajgym.policies.render import Renderer
 from trajgym.policies.scripted import ExpertPolicy
 from trajgym.policies.tiny import build_model, build_tokenizer
@@ -79,7 +79,7 @@ def main(
 def play_experts(count: int, seed: int) -> list[Trajectory]:
     """Return ``count`` demonstrations, played through the environment."""
     episodes = [Episode(derive_seed(seed, "tiny", i), i) for i in range(count)]
-    with EnvPool(lambda: gymnasium.make("ArithmeticTool-v0", split="train"), threads=1) as pool:
+    with EnvPool(lambda: make("ArithmeticTool-v0", split="train"), threads=1) as pool:
         return collect(ExpertPolicy(capacity=64), pool, episodes, deterministic=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from trajgym.errors import UnknownNameError
+from trajgym.envs.make import make
 from trajgym.policies.scripted import HumanPolicy
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=None, help="seed of the first episode")
     parser.add_argument("--env-kwargs", type=_json_object, default={}, metavar="JSON", help="arguments of gym.make")
     options = parser.parse_args(args)
-    env = make(options.env, options.env_kwargs)
+    env = make(options.env, render_mode="human", **options.env_kwargs)
     print(_HELP)
     try:
         seed = options.seed
@@ -43,19 +43,6 @@ def main(args: Sequence[str]) -> int:
     finally:
         env.close()
     return 0
-
-
-def make(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[str, str]:
-    """Make an environment for a person.
-
-    Raises:
-        UnknownNameError: When Gymnasium does not know the id.
-    """
-    name = env_id.rsplit(":", 1)[-1]
-    if ":" not in env_id and name not in gymnasium.registry:
-        ours = [i for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("trajgym.")]
-        raise UnknownNameError("environment", env_id, ours)
-    return gymnasium.make(env_id, render_mode="human", **kwargs)
 
 
 def _episode(env: gymnasium.Env[str, str], seed: int | None) -> bool:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import gymnasium
 from rich.console import Console
 from rich.table import Table
 
 from trajgym.envs.arithmetic_tasks import held_out
+from trajgym.envs.make import make
 from trajgym.envs.transcript import transcript
 from trajgym.evaluation.evaluate import Evaluation, Share, evaluate
 from trajgym.evaluation.measures import newcombe
@@ -60,7 +60,7 @@ def measure(model: str, config: GRPOConfig, problems: int) -> Evaluation:
     tasks = held_out(problems, (low, high))
     kwargs = {**config.env_kwargs, "split": "test"}
     return evaluate(
-        make_policy(weights, tokenizer, config), lambda: gymnasium.make(config.env, **kwargs), tasks, seed=config.seed
+        make_policy(weights, tokenizer, config), lambda: make(config.env, **kwargs), tasks, seed=config.seed
     )
 
 

@@ -187,7 +187,7 @@ def test_stopping_in_the_middle_closes_everything() -> None:
             closed.append(1)
             super().close()
 
-    class Stop(Exception):  # noqa: N818
+    class Stop(Exception):
         pass
 
     def tick(done: int) -> None:

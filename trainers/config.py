@@ -113,7 +113,11 @@ class GRPOConfig(BaseModel):
 
     def dump(self) -> str:
         """Return the effective values as YAML, in the order in which they are declared."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return yaml.safe_dump(self.plain(), sort_keys=False)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the effective values as JSON values; objects among ``env_kwargs`` are written as their repr."""
+        return self.model_dump(mode="json", fallback=repr)
 
 
 def recipe_names() -> list[str]:

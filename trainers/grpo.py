@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import torch
 from accelerate import Accelerator
 from torch import Tensor
-from transformers import get_scheduler
 
+from trajgym.envs.make import make
 from trajgym.errors import ConfigError, TrainingError
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
 from trajgym.policies.hf import HFSampler
@@ -36,7 +35,7 @@ from trajgym.trainers.metrics import no_signal, rollout_metrics
 from trajgym.trainers.models import Reference, add_lora, load_model, load_weights, pick_device, token_logprobs
 from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.runfolder import RunFolder, storage_errors
-from trajgym.trainers.schedule import TaskSchedule
+from trajgym.trainers.schedule import TaskSchedule, lr_factor
 from trajgym.types import Group, Trajectory
 
 __all__ = ["GRPOTrainer", "make_policy", "train", "usable_groups"]
@@ -70,7 +69,7 @@ class GRPOTrainer:
     def __init__(self, config: GRPOConfig, *, name: str = "run") -> None:
         self.config = config
         self.estimate = _bind_estimator(config)
-        self.pool = EnvPool(lambda: gymnasium.make(config.env, **config.env_kwargs), threads=config.env_threads)
+        self.pool = EnvPool(lambda: make(config.env, **config.env_kwargs), threads=config.env_threads)
         probe = self.pool.take()
         self.schedule = TaskSchedule(probe, config)
         self.pool.give(probe)
@@ -91,17 +90,13 @@ class GRPOTrainer:
             weights, state = self.folder.load()
             load_weights(model, weights, lora=config.use_lora)
         if config.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
             model.train()  # transformers recomputes activations in training mode only
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
-        steps = self.schedule.total * config.minibatches
-        schedule = "constant_with_warmup" if config.lr_schedule == "constant" else config.lr_schedule
-        self.lr = get_scheduler(schedule, optimizer, math.floor(config.warmup_ratio * steps), steps)
         if state:
             optimizer.load_state_dict(state["optimizer"])
-            self.lr.load_state_dict(state["lr"])
             self.update = int(state["update"])
         self.accelerator = Accelerator(cpu=device.type == "cpu")
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
@@ -199,14 +194,13 @@ class GRPOTrainer:
                 sums["entropy"] += entropy.sum().item()
                 sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
             if batch.micro:
-                sums["grad"] += self._step()
-            self.lr.step()
+                sums["grad"] += self._step((self.update + b / len(batches)) / self.schedule.total)
         tokens = max(1, sum(batch.policy_tokens for batch in batches))
         trajectories = max(1, sum(len(group.trajectories) for group in groups))
         out = {
             "loss": sums["loss"],
             "grad_norm": sums["grad"] / len(batches),
-            "learning_rate": float(self.lr.get_last_lr()[0]),
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "entropy": sums["entropy"] / tokens,
             "clip_share": sums["clip"] / tokens,
             "sampler_gap": sums["gap"] / tokens,
@@ -244,10 +238,14 @@ class GRPOTrainer:
 
     def save(self) -> Path:
         """Write a checkpoint of the current state."""
-        state = {"update": self.update, "optimizer": self.optimizer.state_dict(), "lr": self.lr.state_dict()}
+        state = {"update": self.update, "optimizer": self.optimizer.state_dict()}
         return self.folder.save(self.update, self.accelerator.unwrap_model(self.model), self.tokenizer, state)
 
-    def _step(self) -> float:
+    def _step(self, progress: float) -> float:
+        """Take one optimiser step at ``progress`` (0 … 1) of the run; return the gradient's norm before clipping."""
+        factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
         norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
         if not math.isfinite(norm):
             raise TrainingError(

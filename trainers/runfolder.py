@@ -149,7 +149,7 @@ class RunFolder:
             before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
         except yaml.YAMLError as error:
             raise CheckpointError(f"{stored} is damaged: {error}") from error
-        now = self._config.model_dump(mode="json")
+        now = self._config.plain()
         changed = [k for k, v in now.items() if k not in _FREE and k in before and before[k] != v]
         if changed:
             listed = ", ".join(f"{k}: {before[k]!r} before, {now[k]!r} now" for k in changed)

@@ -1,4 +1,4 @@
-"""Which episodes an update plays: a pure function of the seed and the update's number."""
+"""What depends on how far the run has come: the episodes of an update, the learning rate. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trajgym.errors import ConfigError
 from trajgym.rollout import Episode, derive_seed
 from trajgym.trainers.config import GRPOConfig
 
-__all__ = ["TaskSchedule"]
+__all__ = ["TaskSchedule", "lr_factor"]
 
 
 class TaskSchedule:
@@ -66,3 +66,22 @@ class TaskSchedule:
         epoch, position = divmod(index, len(self._ids))
         order = np.random.default_rng(derive_seed(self._config.seed, "epoch", epoch)).permutation(len(self._ids))
         return self._ids[int(order[position])]
+
+
+def lr_factor(progress: float, warmup: float, shape: str) -> float:
+    """Return the factor on the peak learning rate.
+
+    Args:
+        progress: How much of the run is done, 0 … 1.
+        warmup: Share of the run in which the factor rises linearly from 0 to 1.
+        shape: What follows: ``"constant"``, or to 0 at the end as ``"linear"`` or ``"cosine"``.
+
+    >>> [round(lr_factor(p, 0.1, "linear"), 3) for p in (0.0, 0.05, 0.1, 0.55, 1.0)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    if progress < warmup:
+        return progress / warmup
+    left = (1.0 - progress) / (1.0 - warmup) if warmup < 1.0 else 1.0
+    if shape == "constant":
+        return 1.0
+    return left if shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * (1.0 - left)))

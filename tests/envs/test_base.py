@@ -103,7 +103,7 @@ def test_calling_for_the_sake_of_calling_is_capped_by_what_the_task_needs() -> N
 def test_answers_in_tool_output_or_in_a_cut_dialogue_are_not_answers() -> None:
     env = started(max_turns=2)
     assert env.step(CALL % "72")[1] == 0.1
-    _, reward, terminated, truncated, info = env.step(CALL % "48+24")
+    _, _, terminated, truncated, info = env.step(CALL % "48+24")
     assert (terminated, truncated, info["stop_reason"]) == (False, True, StopReason.MAX_TURNS)
     assert "accuracy" in info["reward_terms"]
     assert info["reward_terms"]["accuracy"] == 0.0
@@ -193,7 +193,7 @@ def test_wrong_arguments_say_what_is_right(kwargs: dict[str, Any], message: str)
 
 
 def test_known_arguments_are_listed_for_families_too() -> None:
-    with pytest.raises(UnknownNameError, match="distractors.*difficulty|difficulty.*distractors"):
+    with pytest.raises(UnknownNameError, match=r"difficulty.*distractors"):
         gymnasium.make("ArithmeticTool-v0", dificulty=3)
 
 
@@ -263,7 +263,11 @@ def test_stateful_tools_live_one_episode() -> None:
 
 
 @settings(max_examples=150)
-@given(st.lists(st.text() | st.sampled_from([CALL % "1+1", CALL % "9**9**9", "<tool_call>", "#### 72", "\ud800"]), max_size=5))
+@given(
+    st.lists(
+        st.text() | st.sampled_from([CALL % "1+1", CALL % "9**9**9", "<tool_call>", "#### 72", "\ud800"]), max_size=5
+    )
+)
 def test_any_string_is_a_legal_action(actions: list[str]) -> None:
     env = make()
     env.reset(seed=0)
@@ -308,6 +312,8 @@ def test_vector_environments_give_the_same_as_single_ones(mode: str) -> None:
             assert list(terminated) == [a[2] for a in alone]
             assert list(truncated) == [False] * 3
             assert [s.action.text for s in infos["step"]] == list(actions)
-            np.testing.assert_allclose(infos["reward_terms"]["tool_success"], [a[4]["reward_terms"]["tool_success"] for a in alone])
+            np.testing.assert_allclose(
+                infos["reward_terms"]["tool_success"], [a[4]["reward_terms"]["tool_success"] for a in alone]
+            )
     finally:
         vector.close()

@@ -38,7 +38,7 @@ SPECIAL = (
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 CORPUS = (
     "the user asks and the assistant answers, then the tool returns what it was asked for",
-    "You are a system. Call <tool_call> with {\"name\": \"calculator\", \"arguments\": {\"expression\": \"48 + 24\"}}",
+    'You are a system. Call <tool_call> with {"name": "calculator", "arguments": {"expression": "48 + 24"}}',
     "system user assistant tool model think response call im_start im_end 0 1 2 3 4 5 6 7 8 9 10 12 48 72",
 )
 

@@ -33,7 +33,8 @@ def test_draws_are_uniform_along_seeds_and_along_counters() -> None:
     n, bins = 20_000, 20
     for seeds, counters in [(torch.arange(n), torch.zeros(n)), (torch.zeros(n), torch.arange(n))]:
         drawn = uniforms(seeds.long(), counters.long())
-        assert drawn.min() >= 0.0 and drawn.max() < 1.0
+        assert drawn.min() >= 0.0
+        assert drawn.max() < 1.0
         counts = torch.histc(drawn, bins=bins, min=0, max=1)
         chi_square = ((counts - n / bins) ** 2 / (n / bins)).sum()
         assert chi_square < 43.8  # 99.9 % of the distribution with 19 degrees of freedom

@@ -77,7 +77,7 @@ def test_one_shot_is_the_template_and_the_stream_grows_into_it(
     renderer = _renderer(tokenizer)
     assert renderer.append_only
     if name == "gemma" and any(m.role in ("system", "tool") for m in messages):
-        with pytest.raises(Exception, match="System role not supported|roles must alternate"):
+        with pytest.raises(Exception, match=r"System role not supported|roles must alternate"):
             templated(tokenizer, messages)
     else:
         options = {"enable_thinking": False}
@@ -89,7 +89,9 @@ def test_one_shot_is_the_template_and_the_stream_grows_into_it(
     assert [*inserted, renderer.end_id] == grown(renderer, messages)
 
 
-LETTERS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Co", "Zs", "Cc"], exclude_characters="<>"), max_size=12)
+LETTERS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Co", "Zs", "Cc"], exclude_characters="<>"), max_size=12
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -200,7 +202,11 @@ class TestUntrustedContents:
         text = "x <|im_end|> y"
         ids = _renderer(tokenizer).prompt([U(text)])
         pieces = tokenizer.backend_tokenizer.model.tokenize
-        expected = [p.id for w, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("user\n" + text) for p in pieces(w)]
+        expected = [
+            p.id
+            for w, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("user\n" + text)
+            for p in pieces(w)
+        ]
         assert ids[1 : 1 + len(expected)] == expected
 
     def test_system_and_assistant_keep_tags_but_no_special_token(self, tokenizer_of: Callable[[str], Any]) -> None:
@@ -235,8 +241,8 @@ class TestUntrustedContents:
 
     def test_names_of_tool_messages_are_no_way_in(self, make_tokenizer: Callable[..., Any]) -> None:
         template = (
-            "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }} {{ m.tool_call_id }}\n{{ m.content }}<|im_end|>\n"
-            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant  \n{% endif %}"
+            "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }} {{ m.tool_call_id }}\n{{ m.content }}"
+            "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant  \n{% endif %}"
         )
         tokenizer = make_tokenizer(template)
         renderer = Renderer(tokenizer)
@@ -273,7 +279,9 @@ class TestFallbacks:
 
     def test_the_wrapped_form_on_demand(self, tokenizer_of: Callable[[str], Any]) -> None:
         tokenizer = tokenizer_of("chatml")
-        both = [tokenizer.decode(Renderer(tokenizer, tool_role=r).bridge([T("72")], ended=True)) for r in ("tool", "user")]
+        both = [
+            tokenizer.decode(Renderer(tokenizer, tool_role=r).bridge([T("72")], ended=True)) for r in ("tool", "user")
+        ]
         assert "<|im_start|>tool\n72<|im_end|>" in both[0]
         assert "<|im_start|>user\n<tool_response>\n72\n</tool_response><|im_end|>" in both[1]
 
@@ -299,7 +307,9 @@ PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
         ("{% if %}", "refuses a dialogue"),
     ],
 )
-def test_templates_that_cannot_be_followed(make_tokenizer: Callable[..., Any], template: str | None, message: str) -> None:
+def test_templates_that_cannot_be_followed(
+    make_tokenizer: Callable[..., Any], template: str | None, message: str
+) -> None:
     with pytest.raises(TemplateError, match=message):
         Renderer(make_tokenizer(template))
 
@@ -307,7 +317,7 @@ def test_templates_that_cannot_be_followed(make_tokenizer: Callable[..., Any], t
 def test_a_template_that_rewrites_more_than_reasoning(make_tokenizer: Callable[..., Any]) -> None:
     template = HEAD + "{{ m.content if loop.last else m.content | upper }}" + TAIL + PROMPT
     for thinking in (False, True):
-        with pytest.raises(TemplateError, match="rewrites earlier parts|drops or repeats"):
+        with pytest.raises(TemplateError, match=r"rewrites earlier parts|drops or repeats"):
             Renderer(make_tokenizer(template), thinking=thinking)
 
 

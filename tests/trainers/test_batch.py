@@ -66,21 +66,32 @@ def gradient(model: torch.nn.Module, batch: Batch) -> Tensor:
 
 
 def laid_out(
-    trajectories: list[Trajectory], advantages: list[list[float]], *, max_tokens: int, kind: str = "constant", pad: int = 0
+    trajectories: list[Trajectory],
+    advantages: list[list[float]],
+    *,
+    max_tokens: int,
+    kind: str = "constant",
+    pad: int = 0,
 ) -> Batch:
     z, weights = normalizer_value(kind, trajectories, constant=10)
     return make_batch(trajectories, advantages, normalizer=z, row_weights=weights, pad_id=pad, max_tokens=max_tokens)
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([1, 40, 100, 10**6]), st.sampled_from(["constant", "token", "turn", "sequence"]))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1, 40, 100, 10**6]),
+    st.sampled_from(["constant", "token", "turn", "sequence"]),
+)
 def test_any_order_and_any_cut_give_the_same_gradient(model: torch.nn.Module, seed: int, size: int, kind: str) -> None:
     rng = random.Random(seed)
     trajectories = [trajectory(rng, rng.randrange(1, 5)) for _ in range(6)]
     advantages = [[rng.uniform(-1, 1) for _ in t.steps] for t in trajectories]
     expected = gradient(model, laid_out(trajectories, advantages, max_tokens=10**6, kind=kind))
     order = rng.sample(range(6), 6)
-    batch = laid_out([trajectories[i] for i in order], [advantages[i] for i in order], max_tokens=size, kind=kind, pad=7)
+    batch = laid_out(
+        [trajectories[i] for i in order], [advantages[i] for i in order], max_tokens=size, kind=kind, pad=7
+    )
     assert all(len(m.ids) == 1 or m.ids.numel() <= size for m in batch.micro)
     assert (gradient(model, batch) - expected).norm() <= 1e-6 * expected.norm()
 

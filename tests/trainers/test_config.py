@@ -33,7 +33,8 @@ def test_the_three_recipes_ship() -> None:
 
 def test_command_line_overrides() -> None:
     config = load_config(
-        "quickstart", ["--gamma", "0.5", "--env-kwargs", '{"difficulty": [2, 3]}', "--use-lora", "--lora-targets", "a", "b"]
+        "quickstart",
+        ["--gamma", "0.5", "--env-kwargs", '{"difficulty": [2, 3]}', "--use-lora", "--lora-targets", "a", "b"],
     )
     assert config.gamma == 0.5
     assert config.env_kwargs == {"difficulty": [2, 3]}

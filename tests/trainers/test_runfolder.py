@@ -35,7 +35,12 @@ def config(tmp_path: Path, **kwargs: Any) -> GRPOConfig:
 
 
 def save(run: RunFolder, update: int, **kwargs: Any) -> None:
-    run.save(update, Weights(update, **kwargs), Weights(0, file="tokenizer"), {"update": update, "optimizer": {"x": torch.ones(2)}})
+    run.save(
+        update,
+        Weights(update, **kwargs),
+        Weights(0, file="tokenizer"),
+        {"update": update, "optimizer": {"x": torch.ones(2)}},
+    )
 
 
 def test_effective_values_are_written(tmp_path: Path) -> None:

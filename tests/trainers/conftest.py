@@ -1,0 +1,81 @@
+"""A model and an environment small enough to learn something in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+from trajgym.envs.base import ToolEnv
+from trajgym.rewards import Term
+from trajgym.types import Task
+
+DIGITS = "0123"
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['content'] + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def digit_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Llama over four digits and three control tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocab = {token: i for i, token in enumerate(["<|endoftext|>", "<|im_start|>", "<|im_end|>", *DIGITS, "?", "!"])}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in list(vocab)[:3]])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=TEMPLATE
+    )
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocab), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("digit-model")
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _identity(step: Any, task: Task, history: Any) -> float:
+    return float(step.action.text.startswith(task.answer))
+
+
+class IdentityEnv(ToolEnv):
+    """Say the digit you are shown, first of all."""
+
+    def __init__(self, reward: dict[str, tuple[Term, float]] | None = None, **kwargs: Any) -> None:
+        tasks = [Task(f"digit-{d}", d, d) for d in DIGITS]
+        rubric = {"accuracy": (_identity, 1.0)} if reward is None else reward
+        super().__init__(tasks, **{"reward": rubric, "system": "", "max_turns": 1, **kwargs})
+
+
+gymnasium.register("TestIdentity-v0", entry_point=IdentityEnv)
+
+
+@pytest.fixture
+def identity_options(digit_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """Options of a run on the identity environment."""
+    return {
+        "model": str(digit_model),
+        "env": "TestIdentity-v0",
+        "updates": 2,
+        "groups_per_update": 4,
+        "num_generations": 8,
+        "slots": 32,
+        "max_turn_tokens": 6,
+        "max_episode_tokens": 24,
+        "learning_rate": 5e-3,
+        "kl_coef": 0.0,
+        "output_dir": str(tmp_path / "runs"),
+        "tensorboard": False,
+        "log_trajectories": 4,
+    }
