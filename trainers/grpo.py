@@ -199,7 +199,7 @@ class GRPOTrainer:
         trajectories = max(1, sum(len(group.trajectories) for group in groups))
         out = {
             "loss": sums["loss"],
-            "grad_norm": sums["grad"] / len(batches),
+            "grad_norm": sums["grad"] / max(1, len(batches)),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "entropy": sums["entropy"] / tokens,
             "clip_share": sums["clip"] / tokens,
