@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
 
-from trajgym.errors import UnknownNameError
+from trajgym.errors import ConfigError, UnknownNameError
 
 __all__ = ["ids", "make"]
+
+_FORM = re.compile(r"(?:(?P<package>[^\W\d][\w.]*):)?(?:[\w-]+/)?[\w.-]+")
+_ELSEWHERE = "Other packages' environments need their import: write 'package:ID'."
 
 
 def ids() -> list[str]:
@@ -26,13 +30,23 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[str, str]:
     Raises:
         UnknownNameError: When there is no such id.
         ConfigError: When an argument is wrong.
+        ModuleNotFoundError: When the package is there, but something that it imports is not.
     """
+    form = _FORM.fullmatch(env_id) if isinstance(env_id, str) else None
+    if form is None:
+        raise UnknownNameError("environment", env_id, ids(), "An id looks like 'Name-v0' or 'package:Name-v0'.")
     try:
         return gymnasium.make(env_id, **kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
-        hint = "Other packages' environments need their import: write 'package:ID'."
-        raise UnknownNameError("environment", env_id, ids(), hint) from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        raise UnknownNameError("environment", env_id, ids(), _ELSEWHERE) from error
     except ModuleNotFoundError as error:
-        if ":" in env_id and error.name == env_id.split(":")[0].split(".")[0]:
-            raise UnknownNameError("environment", env_id, ids(), f"There is no package {error.name!r}.") from error
-        raise
+        # Gymnasium wraps the import's own error, which alone knows the name.
+        cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
+        package = form["package"]
+        if package and cause.name and f"{package}.".startswith(f"{cause.name}."):
+            raise UnknownNameError("environment", env_id, ids(), f"There is no package {cause.name!r}.") from error
+        raise cause from None
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ConfigError(f"{env_id} refuses an argument: {error}") from error

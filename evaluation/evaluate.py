@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 
+from trajgym.errors import ConfigError
 from trajgym.evaluation.measures import wilson
 from trajgym.policies.base import Policy
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
@@ -85,10 +87,25 @@ def evaluate(
         tasks: What to play.
         seed: Seeds the policy's draws and the environment's.
         threads: Environments that may step at the same time.
+
+    Raises:
+        ConfigError: When the rubric does not pay for ``accuracy``; every share would be 0.
     """
     episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "eval", i), t) for i, t in enumerate(tasks)]
     with EnvPool(make_env, threads=threads) as pool:
+        env = pool.take()
+        pool.give(env)
+        _check_rubric(env.unwrapped)
         return Evaluation(tuple(collect(policy, pool, episodes, deterministic=True)))
+
+
+def _check_rubric(env: Any) -> None:
+    weights = getattr(getattr(env, "rubric", None), "weights", {})
+    if not weights.get("accuracy", 0.0) > 0:
+        raise ConfigError(
+            f"An evaluation counts right answers by the reward term 'accuracy', but {type(env).__name__} pays for "
+            f"{sorted(weights) or 'no named terms'}. Evaluate with reward='sparse' or 'hybrid'."
+        )
 
 
 def _share(trajectories: Sequence[Trajectory]) -> Share:

@@ -31,7 +31,10 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     centre = share + z * z / (2 * trials)
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # At the ends the bound is the share itself, but only up to rounding.
+    low = 0.0 if successes == 0 else (centre - spread) / scale
+    high = 1.0 if successes == trials else (centre + spread) / scale
+    return low, high
 
 
 def newcombe(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, float]:
@@ -39,7 +42,7 @@ def newcombe(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, fl
 
     Args:
         before: Successes and trials of the first sample.
-        after: Successes and trials of the second.
+        after: Successes and trials of the second; where either has no trials, the interval is (-1, 1).
 
     Source: R. G. Newcombe, Statistics in Medicine 17 (1998), method 10.
 
@@ -48,7 +51,9 @@ def newcombe(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, fl
     (0.09, 0.31)
     """
     (l1, u1), (l2, u2) = wilson(*before), wilson(*after)
-    p1, p2 = before[0] / max(1, before[1]), after[0] / max(1, after[1])
+    if not (before[1] and after[1]):
+        return -1.0, 1.0
+    p1, p2 = before[0] / before[1], after[0] / after[1]
     low = math.hypot(p2 - l2, u1 - p1)
     high = math.hypot(u2 - p2, p1 - l1)
     return p2 - p1 - low, p2 - p1 + high

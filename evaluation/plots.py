@@ -18,13 +18,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         DataError: When there is no such file, or it holds something else.
     """
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        metrics = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        if not all(isinstance(row, dict) and "update" in row for row in metrics):
+            raise ValueError("each line must be an object with the key 'update'")
+        return metrics
     except (OSError, ValueError) as error:
         raise DataError(f"{path} does not hold metrics: {error}") from error
 
 
 def plot_run(metrics: list[dict[str, Any]], target: Path, *, title: str) -> None:
-    """Draw return, success and KL against updates.
+    """Draw return, success and KL against updates; what a run has not measured is left empty and says so.
 
     Args:
         metrics: From :func:`read_metrics`.
@@ -41,12 +44,19 @@ def plot_run(metrics: list[dict[str, Any]], target: Path, *, title: str) -> None
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     figure.suptitle(title)
     for axis, (name, label, colour) in zip(figure.subplots(1, 3), panels, strict=True):
-        points = [(m["update"], m[name]) for m in metrics if name in m]
-        axis.plot([u for u, _ in points], [v for _, v in points], color=colour, linewidth=0.8, alpha=0.35)
-        axis.plot([u for u, _ in points], _smooth([v for _, v in points]), color=colour, linewidth=2)
+        updates = [m["update"] for m in metrics if name in m]
+        values = [float(m[name]) for m in metrics if name in m]
+        if not values:
+            axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", va="center", color="grey")
+            axis.set_xticks([])
+        axis.plot(updates, values, color=colour, linewidth=0.8, alpha=0.35, marker="." if len(values) < 30 else "")
+        axis.plot(updates, _smooth(values), color=colour, linewidth=2)
         axis.set_title(label, fontsize=10)
         axis.set_xlabel("update")
-        axis.set_ylim(bottom=0, top=1 if name == "success" else None)
+        if name == "success":
+            axis.set_ylim(0, 1)
+        elif min(values, default=0.0) >= 0:  # a penalty can make a return negative
+            axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     figure.savefig(target, dpi=120)
 

@@ -31,17 +31,18 @@ def trajectory_row(trajectory: Trajectory, extra: Mapping[str, Any] | None = Non
             terms[name] = terms.get(name, 0.0) + value
     return {
         **(extra or {}),
-        "task_id": trajectory.task.id,
+        "task_id": _clean(trajectory.task.id),
         "difficulty": -1 if trajectory.task.difficulty is None else trajectory.task.difficulty,
-        "answer": trajectory.task.answer,
-        "messages": [{"role": m.role, "content": m.content} for m in trajectory.messages],
+        "answer": _clean(trajectory.task.answer),
+        "messages": [{"role": _clean(m.role), "content": _clean(m.content)} for m in trajectory.messages],
         "rewards": [float(s.reward) for s in steps],
         "total_reward": trajectory.total_reward,
-        "reward_terms": [{"name": name, "value": value} for name, value in terms.items()],
+        # As JSON: a file in which nothing was paid would otherwise have another type than the next one.
+        "reward_terms": json.dumps(terms),
         "stop_reason": trajectory.stop_reason.value,
         "turns": len(steps),
         "calls": sum(len(s.action.calls) for s in steps),
-        "fault": trajectory.fault or "",
+        "fault": _clean(trajectory.fault or ""),
         "trajectory": json.dumps(to_json(trajectory), ensure_ascii=True),
     }
 
@@ -51,7 +52,6 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     partial = path.with_suffix(path.suffix + ".partial")
     with partial.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            # Escaped, since a policy may write half a surrogate pair, which UTF-8 cannot hold.
             file.write(json.dumps(row, ensure_ascii=True) + "\n")
     partial.replace(path)
 
@@ -68,7 +68,7 @@ def to_parquet(sources: Iterable[Path], target: Path) -> int:
     rows = [json.loads(line) for path in sources for line in path.read_text(encoding="utf-8").split("\n") if line]
     if rows:
         partial = target.with_suffix(".partial")
-        pq.write_table(pa.Table.from_pylist([_clean(row) for row in rows]), partial)
+        pq.write_table(pa.Table.from_pylist(rows), partial)
         partial.replace(target)
     return len(rows)
 
@@ -88,16 +88,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
             lines = path.read_text(encoding="utf-8").split("\n")
             texts = [json.loads(line)["trajectory"] for line in lines if line]
         return [from_json(Trajectory, json.loads(text)) for text in texts]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} does not hold trajectories: {type(error).__name__}: {error}") from error
 
 
-def _clean(value: Any) -> Any:
-    """Replace half surrogates, which Arrow refuses; the trajectory column keeps them escaped."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, list):
-        return [_clean(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _clean(v) for k, v in value.items()}
-    return value
+def _clean(text: str) -> str:
+    """Spell out half surrogates, which a policy may write and Arrow refuses; the trajectory column keeps them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

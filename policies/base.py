@@ -158,4 +158,5 @@ class TextPolicy(Policy):
     def finish(self, episode: int) -> tuple[TokenStream, ...]:
         """Forget the episode."""
         self._live.pop(episode, None)
+        self._waiting = [waiting for waiting in self._waiting if waiting != episode]
         return ()

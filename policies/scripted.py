@@ -79,7 +79,7 @@ class HumanPolicy(TextPolicy):
     """Asks a person for each turn.
 
     Args:
-        ask: Reads one turn; :func:`input` unless given. An empty line ends a turn of several lines.
+        ask: Shows the prompt it is given and returns one line without its end; :func:`input` unless given.
     """
 
     def __init__(self, ask: Callable[[str], str] = input) -> None:

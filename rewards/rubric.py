@@ -64,9 +64,10 @@ class Rubric(Mapping[str, tuple[Term, float]]):
                     f"Reward term {name!r} raised {type(error).__name__}: {error} (task {task.id!r}). "
                     "A term must return a number for every step; fix it, or leave it out of the rubric."
                 ) from error
-            if isinstance(value, complex) or not _finite(value):
+            if isinstance(value, complex) or not _finite(value) or not _finite(weight * float(value)):
                 raise RewardError(
-                    f"Reward term {name!r} returned {value!r} for task {task.id!r}; it must return a finite number."
+                    f"Reward term {name!r} returned {value!r} for task {task.id!r}; it must return a finite number, "
+                    f"finite also when multiplied by its weight {weight:g}."
                 )
             parts[name] = weight * float(value)
         return parts

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
 
+from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
+from trajgym.envs.transcript import transcript
+from trajgym.errors import ConfigError
 from trajgym.policies.scripted import HumanPolicy
+from trajgym.types import Message, Step, ToolCall
 
 __all__ = ["main"]
 
+_CALCULATOR = "  =48+24      calls the calculator\n"
 _HELP = """\
-Type a turn and press Enter; a backslash at the end of a line goes on with the next line.
-  =48+24      calls the calculator, where the environment has one
-  #### 72     answers
+Type a turn and press Enter; a backslash at the end goes on with the next line.
+{calculator}  #### 72     answers
   :expert     shows what the demonstration does here   :quit  leaves
-Anything else is sent as it is; calls in the environment's own written form work too.
+Anything else is sent as it is; a turn without a call is your answer.
 """
 
 
@@ -27,17 +33,21 @@ def main(args: Sequence[str]) -> int:
     """Let a person play episodes until they stop."""
     parser = argparse.ArgumentParser(prog="trajgym play", description=__doc__)
     parser.add_argument("env", help="environment id, see `trajgym envs`")
-    parser.add_argument("--seed", type=int, default=None, help="seed of the first episode")
+    parser.add_argument("--seed", type=_seed, default=None, help="seed of the first episode")
     parser.add_argument("--env-kwargs", type=_json_object, default={}, metavar="JSON", help="arguments of gym.make")
     options = parser.parse_args(args)
-    env = make(options.env, render_mode="human", **options.env_kwargs)
-    print(_HELP)
+    env = make(options.env, **options.env_kwargs)
+    inner: Any = env.unwrapped
+    if not isinstance(inner, ToolEnv):
+        raise ConfigError(f"{options.env} is no dialogue: its class {type(inner).__name__} is not a trajgym ToolEnv.")
+    print(_HELP.format(calculator=_CALCULATOR if "calculator" in inner.tools else ""))
     try:
         seed = options.seed
-        while _episode(env, seed):
+        while _episode(env, inner, seed):
             seed = None
-            if input("\nAnother one? [Y/n] ").strip().lower().startswith("n"):
+            if input("\nAnother one? [Y/n] ").strip().lower() not in ("", "y", "yes"):
                 break
+            print()
     except EOFError:
         print()
     finally:
@@ -45,34 +55,55 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-def _episode(env: gymnasium.Env[str, str], seed: int | None) -> bool:
+def _episode(env: gymnasium.Env[str, str], inner: ToolEnv, seed: int | None) -> bool:
     """Play one episode; return False when the person wants to leave."""
     human = HumanPolicy()
     _, info = env.reset(seed=seed)
+    _show(info["messages"])
     total, over = 0.0, False
     while not over:
         text = human.act(info["messages"], info["task"])
-        if text.strip() == ":quit":
+        word = text.strip()
+        if word == ":quit":
             return False
-        if text.strip() == ":expert":
-            turn = sum(m.role == "assistant" for m in info["messages"])
-            moves = env.unwrapped.expert(info["task"])  # type: ignore[attr-defined]
-            print(moves[min(turn, len(moves) - 1)] if moves else "This task has no demonstration.")
-            continue
-        _, reward, terminated, truncated, info = env.step(_calculation(env, text))
-        total, over = total + float(reward), terminated or truncated
+        if word == ":expert":
+            print(_expert(inner, info))
+        elif re.fullmatch(r":\w+", word):
+            print(f"There is no {word} here, only :expert and :quit.")
+        elif word:  # pressing Enter alone is no turn
+            before = len(info["messages"])
+            _, reward, terminated, truncated, info = env.step(_calculation(inner, text))
+            _show(info["messages"][before:], [info["step"]])
+            total, over = total + float(reward), terminated or truncated
     print(f"\nTotal reward {total:g}. The answer is {info['task'].answer}.")
     return True
 
 
-def _calculation(env: gymnasium.Env[str, str], text: str) -> str:
-    """Write ``=48+24`` out as a call, so that nobody has to type JSON."""
-    from trajgym.types import ToolCall
+def _show(messages: Iterable[Message], steps: Sequence[Step] = ()) -> None:
+    print(transcript(messages, steps, width=shutil.get_terminal_size().columns), flush=True)
 
-    inner: Any = env.unwrapped
-    if text.startswith("=") and "calculator" in getattr(inner, "tools", {}):
-        return str(inner.protocol.render(ToolCall("calculator", {"expression": text[1:].strip()})))
+
+def _expert(env: ToolEnv, info: dict[str, Any]) -> str:
+    moves = env.expert(info["task"])
+    if not moves:
+        return "This task has no demonstration."
+    turn = sum(m.role == "assistant" for m in info["messages"])
+    # Where nothing can be called, the demonstration's calls would be taken for answers; its last turn is one.
+    return moves[min(turn, len(moves) - 1) if env.tools else -1]
+
+
+def _calculation(env: ToolEnv, text: str) -> str:
+    """Write ``=48+24`` out as a call, so that nobody has to type JSON."""
+    expression = text.strip()
+    if expression.startswith("=") and "calculator" in env.tools:
+        return env.protocol.render(ToolCall("calculator", {"expression": expression[1:].strip()}))
     return text
+
+
+def _seed(text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number of 0 or more, got {text!r}")
+    return int(text)
 
 
 def _json_object(text: str) -> dict[str, Any]:

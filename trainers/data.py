@@ -24,7 +24,7 @@ def demonstration(renderer: Renderer, trajectory: Trajectory) -> TokenStream:
         ids += written
         mask += [1] * len(written)
         turns += [t] * len(written)
-        if step.observation.messages:
+        if t + 1 < len(trajectory.steps):  # behind the last turn there is nothing left to say
             between = renderer.bridge(step.observation.messages, ended=True)
             ids += between
             mask += [0] * len(between)

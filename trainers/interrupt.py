@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -48,4 +50,5 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        print("\nCtrl-C: saving the last finished update; press again to stop at once.", flush=True)
+        with contextlib.suppress(OSError):  # print() is not reentrant, and may be what the signal has interrupted
+            os.write(2, b"\nCtrl-C: saving the last finished update; press again to stop at once.\n")

@@ -15,7 +15,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory], gamma: float) -> dict[st
     """Return the means that describe a batch of trajectories.
 
     Shares lie in [0, 1]. ``reward`` is the undiscounted sum per trajectory and ``return`` the discounted one;
-    ``reward/NAME`` is the part of one rubric term. Invalid trajectories count in ``fault_share`` alone.
+    ``reward/NAME`` is the part of one rubric term. ``success`` is missing where the rubric has no ``accuracy``.
+    Invalid trajectories count in ``fault_share`` alone.
 
     Args:
         trajectories: A batch.
@@ -39,7 +40,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory], gamma: float) -> dict[st
         "fault_share": _mean([float(not t.valid) for t in trajectories]),
         "tokens_per_trajectory": _mean([sum(sum(row.mask) for row in t.rows) for t in valid]),
     }
-    for name in sorted({name for s in steps for name in s.reward_terms}):
+    names = sorted({name for s in steps for name in s.reward_terms})
+    if names and "accuracy" not in names:
+        del out["success"]
+    for name in names:
         out[f"reward/{name}"] = _mean([sum(s.reward_terms.get(name, 0.0) for s in t.steps) for t in valid])
     return out
 

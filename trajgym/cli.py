@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ def commands() -> dict[str, str]:
     found = {}
     for path in sorted((Path(__file__).parent / "scripts").glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
+        if any(isinstance(node, ast.FunctionDef) and _is_command(node) for node in tree.body):
             found[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").split("\n")[0]
     return found
 
@@ -29,6 +31,17 @@ def commands() -> dict[str, str]:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
     arguments = list(sys.argv[1:] if args is None else args)
+    _accept_any_text()
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader went away, e.g. `trajgym envs | head -1`
+        _discard_output()
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
         return 0
@@ -49,24 +62,39 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print(f"\n{stop}" if str(stop) else "\nInterrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader went away, e.g. `trajgym envs | head -1`
-        sys.stdout = None
-        return 0
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("trajgym"):
+        if error.name is None or error.name.split(".")[0] == "trajgym":
             raise
         print(
             f"trajgym {name}: needs the package {error.name!r}, which is not installed. "
-            "Install the training extra: pip install 'trajgym[train]'",
+            "Everything for training comes with: pip install 'trajgym[train]'",
             file=sys.stderr,
         )
         return 1
+
+
+def _is_command(function: ast.FunctionDef) -> bool:
+    return function.name == "main" and [argument.arg for argument in function.args.args] == ["args"]
 
 
 def _usage() -> str:
     width = max(map(len, commands()))
     lines = [f"  {name.ljust(width)}  {text}" for name, text in commands().items()]
     return "\n".join(["usage: trajgym COMMAND [OPTIONS]", "", *lines, "", "trajgym COMMAND --help tells more."])
+
+
+def _accept_any_text() -> None:
+    """Let no character that a terminal cannot show, and no byte that is not text, end a command."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere, or the interpreter would complain about it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 if __name__ == "__main__":

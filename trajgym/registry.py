@@ -3,7 +3,7 @@
 >>> colours: Registry[int] = Registry("colour")
 >>> colours.register("red", 1)
 1
->>> colours.get("rde")
+>>> colours["rde"]
 Traceback (most recent call last):
     ...
 trajgym.errors.UnknownNameError: Unknown colour 'rde'. Did you mean 'red'? Known: 'red'.
@@ -48,20 +48,19 @@ class Registry(Mapping[str, T], Generic[T]):
         self._items[name] = item
         return item
 
-    def get(self, name: str, default: object = None) -> T:
+    def __getitem__(self, name: str) -> T:
         """Return the item called ``name``.
 
         Raises:
             UnknownNameError: When nobody registered it.
+            ConfigError: When an installed package promises something that cannot be loaded.
         """
-        return self[name]
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._items:
-            self._load_entry_points()
-        if name not in self._items:
-            raise UnknownNameError(self.kind, name, self._items, self.hint)
-        return self._items[name]
+        if isinstance(name, str):  # whatever else a caller asks for may not even be hashable
+            if name not in self._items:
+                self._load_entry_points()
+            if name in self._items:
+                return self._items[name]
+        raise UnknownNameError(self.kind, name, self._items, self.hint)
 
     def __contains__(self, name: object) -> bool:
         self._load_entry_points()
@@ -81,5 +80,14 @@ class Registry(Mapping[str, T], Generic[T]):
         if group is None:
             return
         for point in importlib.metadata.entry_points(group=group):
-            if point.name not in self._items:
+            if point.name in self._items:
+                continue
+            try:
                 self._items[point.name] = point.load()
+            except Exception as error:
+                self._group = group  # or the names behind this one would seem unknown from now on
+                package = point.dist.name if point.dist else "the package that declares it"
+                raise ConfigError(
+                    f"The {self.kind} {point.name!r} cannot be loaded from {point.value!r}: {type(error).__name__}: "
+                    f"{error}. Repair or uninstall {package} (entry-point group {group!r})."
+                ) from error

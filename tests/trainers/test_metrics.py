@@ -1,0 +1,109 @@
+"""What is measured of an update, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from trajgym.trainers.metrics import no_signal, rollout_metrics
+from trajgym.types import (
+    Action,
+    CallError,
+    Observation,
+    Step,
+    StopReason,
+    Task,
+    TokenStream,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+)
+
+TASK = Task("sum", "48 + 24?", "72")
+CALL = ToolCall("calculator", {"expression": "48+24"})
+
+
+def turn(calls: int, error: str | None = None, reason: StopReason | None = None, **terms: float) -> Step:
+    return Step(
+        Action("", calls=(CALL,) * calls),
+        Observation(),
+        sum(terms.values()),
+        terms,
+        tuple(ToolResult(CALL, "", error) for _ in range(calls)),
+        None if calls or reason else CallError("malformed_json", "x"),
+        stop_reason=reason,
+    )
+
+
+RIGHT = Trajectory(
+    TASK,
+    (),
+    (
+        turn(2, accuracy=0.0, tool_success=0.5),
+        turn(1, error="division_by_zero", accuracy=0.0, tool_success=0.0),
+        turn(0, reason=StopReason.ANSWERED, accuracy=1.0, tool_success=0.0),
+    ),
+    (TokenStream((1, 2, 3), (0, 1, 1), (-1, 0, 1), (0.0,) * 3), TokenStream((1, 2), (0, 1), (-1, 2), (0.0,) * 2)),
+)
+CUT = Trajectory(
+    TASK,
+    (),
+    (turn(0, accuracy=0.0, tool_success=0.0), turn(1, reason=StopReason.MAX_TURNS, accuracy=0.0, tool_success=0.25)),
+    (TokenStream((1, 2, 3), (0, 0, 1), (-1, -1, 0), (0.0,) * 3),),
+)
+LOST = Trajectory(TASK, (), (turn(1, accuracy=9.0),), fault="died")
+
+
+def test_means_by_hand() -> None:
+    assert rollout_metrics([RIGHT, LOST, CUT], gamma=0.5) == pytest.approx(
+        {
+            "reward": (1.5 + 0.25) / 2,
+            "return": ((0.5 + 0.25 * 1.0) + 0.5 * 0.25) / 2,
+            "success": 0.5,
+            "turns": 2.5,
+            "calls": (3 + 1) / 2,
+            "call_share": 3 / 5,
+            "call_error_share": 1 / 5,
+            "tool_error_share": 1 / 4,
+            "answered_share": 0.5,
+            "truncated_share": 0.5,
+            "fault_share": 1 / 3,
+            "tokens_per_trajectory": (3 + 1) / 2,
+            "reward/accuracy": 0.5,
+            "reward/tool_success": (0.5 + 0.25) / 2,
+        }
+    )
+
+
+def test_budgets_that_cut_and_answers_are_told_apart() -> None:
+    found = rollout_metrics([RIGHT, CUT, CUT], gamma=1.0)
+    assert (found["answered_share"], found["truncated_share"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+
+
+def test_terms_that_only_some_steps_have() -> None:
+    other = Trajectory(TASK, (), (turn(0, reason=StopReason.ANSWERED, accuracy=0.0, brief=0.5),))
+    found = rollout_metrics([RIGHT, other], gamma=1.0)
+    assert found["reward/brief"] == 0.25
+    assert found["reward"] == pytest.approx(sum(v for k, v in found.items() if k.startswith("reward/")))
+
+
+def test_success_is_not_claimed_where_no_answer_is_graded() -> None:
+    dense = Trajectory(TASK, (), (turn(1, tool_success=0.1),))
+    cut = Trajectory(TASK, (), (turn(0, reason=StopReason.TURN_TOKENS),))
+    assert "success" not in rollout_metrics([dense, cut], 1.0)
+    assert rollout_metrics([RIGHT, cut], 1.0)["success"] == 0.5
+    assert rollout_metrics([cut], 1.0)["success"] == 0.0
+
+
+def test_nothing_but_faults() -> None:
+    found = rollout_metrics([LOST, LOST], gamma=1.0)
+    assert found.pop("fault_share") == 1.0
+    assert set(found.values()) == {0.0}
+    assert rollout_metrics([], gamma=1.0)["fault_share"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("group", "nothing"),
+    [([[0.0, 0.0], [0.0]], True), ([], True), ([[], []], True), ([[0.0], [-1e-6]], False), ([[1e-13], [0.0]], True)],
+)
+def test_a_group_of_equals_teaches_nothing(group: list[list[float]], nothing: bool) -> None:
+    assert no_signal(group) is nothing

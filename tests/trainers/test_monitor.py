@@ -1,0 +1,127 @@
+"""Progress: a line per update that stays in its columns, and the same numbers for other tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trajgym.errors import StorageError
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.monitor import Monitor
+from trajgym.trainers.runfolder import RunFolder
+
+FULL = {
+    "reward": 1.25, "return": -0.5, "success": 1.0, "kl": 0.0123, "entropy": 2.5, "turns": 11.75, "calls": 3.0,
+    "call_error_share": 0.125, "grad_norm": 0.333, "time/tokens_per_second": 12345.6, "loss": -0.25,
+}  # fmt: skip
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the monitor reads; change its only item."""
+    now = [0.0]
+    monkeypatch.setattr("trajgym.trainers.monitor.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(GRPOConfig(updates=10, output_dir=tmp_path), "demo")
+
+
+def test_lines_stay_in_their_columns(tmp_path: Path, clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor(folder(tmp_path), total=300, first=0, tensorboard=False)
+    clock[0] = 2.0
+    monitor.update({"update": 1, **FULL})
+    clock[0] = 200.0
+    monitor.update({"update": 200, "reward": 0.5})
+    head, full, sparse = capsys.readouterr().out.splitlines()
+    titles = "update reward return success KL/token entropy turns calls errors grad tok/s left"
+    assert head.split() == titles.split()
+    assert full.split() == [
+        "1/300", "1.250", "-0.500", "100%", "0.0123", "2.500", "11.8", "3.0", "12.5%", "0.33", "12,346", "9:58"
+    ]  # fmt: skip
+    assert sparse.split() == ["200/300", "0.500", *"–" * 9, "1:40"]
+    ends = [[match.end() for match in re.finditer(r"\S+", line)] for line in (head, full, sparse)]
+    assert ends[0][1:] == ends[1][1:] == ends[2][1:]
+
+
+def test_the_head_comes_again_every_twenty_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor(folder(tmp_path), total=50, first=0, tensorboard=False)
+    for update in range(1, 42):
+        monitor.update({"update": update})
+    lines = capsys.readouterr().out.splitlines()
+    assert [i for i, line in enumerate(lines) if "reward" in line] == [0, 21, 42]
+
+
+def test_what_is_left_is_reckoned_from_where_the_run_went_on(
+    tmp_path: Path, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor = Monitor(folder(tmp_path), total=1000, first=90, tensorboard=False)
+    clock[0] = 100.0
+    monitor.update({"update": 100})  # ten updates in 100 s, 900 to go
+    monitor.update({"update": 1000})
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["2:30:00", "0:00"]
+
+
+def test_every_number_is_in_the_metrics_file(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=2, first=0, tensorboard=False)
+    monitor.update({"update": 1, **FULL})
+    monitor.update({"update": 2, "loss": 1e-9})
+    monitor.close()
+    lines = run.metrics_path.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"update": 1, **FULL}, {"update": 2, "loss": 1e-9}]
+
+
+def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read() -> dict[str, list[tuple[int, float]]]:
+        events = EventAccumulator(str(run.path))
+        events.Reload()
+        return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=3, first=0, tensorboard=True)
+    for update in (1, 2, 3):
+        monitor.update({"update": update, "loss": update / 4, "time/rollout": 0.5})
+    assert read()["train/loss"] == [(1, 0.25), (2, 0.5), (3, 0.75)]  # while the run is still under way
+    monitor.close()
+    again = Monitor(run, total=3, first=1, tensorboard=True)  # resumed after update 1: the later ones go
+    again.update({"update": 2, "loss": 8.0, "time/rollout": 0.5})
+    again.close()
+    assert read() == {
+        "train/update": [(1, 1.0), (2, 2.0)],
+        "train/loss": [(1, 0.25), (2, 8.0)],
+        "train/time/rollout": [(1, 0.5), (2, 0.5)],
+    }
+
+
+def test_without_tensorboard_there_are_no_events(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=1, first=0, tensorboard=False)
+    monitor.update({"update": 1})
+    monitor.close()
+    assert not list(run.path.glob("events*"))
+
+
+def test_a_disk_that_fails_is_told_as_such(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=1, first=0, tensorboard=True)
+
+    class Full:
+        def add_scalar(self, *_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    monitor.close()
+    monitor._writer = Full()
+    with pytest.raises(StorageError, match="the disk is full"):
+        monitor.update({"update": 1})
