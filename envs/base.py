@@ -198,8 +198,12 @@ class ToolEnv(gymnasium.Env[str, str]):
         return (*system, Message("user", task.question))
 
     def expert(self, task: Task) -> list[str]:
-        """Return the demonstration of ``task`` as actions, written in this environment's protocol."""
-        return [self.protocol.render_turn(turn) for turn in task.solution]
+        """Return the demonstration of ``task`` as actions, written in this environment's protocol.
+
+        Where the environment has no tools, that is the last turn alone, which answers.
+        """
+        turns = task.solution if self.tools else task.solution[-1:]
+        return [self.protocol.render_turn(turn) for turn in turns]
 
     def render(self) -> str | None:
         """Return the dialogue as text for ``"ansi"``; ``"human"`` has printed it already."""

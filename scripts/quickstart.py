@@ -13,11 +13,14 @@ from rich.table import Table
 from trajgym.envs.arithmetic_tasks import held_out
 from trajgym.envs.make import make
 from trajgym.envs.transcript import transcript
+from trajgym.errors import ConfigError
 from trajgym.evaluation.evaluate import Evaluation, Share, evaluate
 from trajgym.evaluation.measures import newcombe
 from trajgym.trainers.config import GRPOConfig, load_config
 
 __all__ = ["main"]
+
+ENV = "ArithmeticTool-v0"
 
 
 def main(args: Sequence[str]) -> int:
@@ -31,6 +34,11 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--problems", type=int, default=300, help="held-out problems to evaluate on")
     options, overrides = parser.parse_known_args(args)
     config = load_config("quickstart", ["--seed", str(options.seed), *overrides])
+    if config.env != ENV or options.problems < 1:
+        raise ConfigError(
+            f"quickstart evaluates on at least one problem of {ENV}, got --problems {options.problems} and --env "
+            f"{config.env}. Other environments: trajgym train quickstart --env …"
+        )
     if config.name is None and not (config.resume or config.overwrite):
         config = config.model_copy(update={"name": _free_name(config.output_dir, f"quickstart-seed{options.seed}")})
 
@@ -56,8 +64,7 @@ def measure(model: str, config: GRPOConfig, problems: int) -> Evaluation:
     from trajgym.trainers.models import load_model, pick_device
 
     weights, tokenizer = load_model(model, dtype=config.dtype, device=pick_device(config.device))
-    low, high = config.env_kwargs.get("difficulty", (1, 4))
-    tasks = held_out(problems, (low, high))
+    tasks = held_out(problems, config.env_kwargs.get("difficulty", (1, 4)))
     kwargs = {**config.env_kwargs, "split": "test"}
     return evaluate(
         make_policy(weights, tokenizer, config), lambda: make(config.env, **kwargs), tasks, seed=config.seed

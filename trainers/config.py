@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from trajgym.errors import ConfigError, UnknownNameError
 
@@ -167,9 +167,26 @@ def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()
             raise UnknownNameError("option", key, GRPOConfig.model_fields, f"It is set in {origin}.")
     try:
         config = GRPOConfig(**values)
-        return tyro.cli(GRPOConfig, args=list(args), default=config, prog="trajgym train RECIPE") if args else config
     except ValidationError as error:
         raise ConfigError(_plain(error, origin)) from error
+    if not args:
+        return config
+    loose = _without_bounds()
+    given = tyro.cli(loose, args=list(args), default=loose(**dict(config)), prog="trajgym train RECIPE")
+    try:
+        return GRPOConfig(**dict(given))
+    except ValidationError as error:
+        raise ConfigError(_plain(error, "the command line")) from error
+
+
+def _without_bounds() -> Any:
+    """Return the options without their bounds, so that wrong values are reported the same way wherever they stand."""
+    fields: dict[str, Any] = {}
+    for name, field in GRPOConfig.model_fields.items():
+        parse = tuple(m for m in field.metadata if type(m).__module__.startswith("tyro"))
+        kind = Annotated[(field.annotation, *parse)] if parse else field.annotation
+        fields[name] = (kind, Field(field.default, description=field.description))
+    return create_model("GRPOConfig", **fields)
 
 
 def _plain(error: ValidationError, origin: str) -> str:

@@ -48,16 +48,20 @@ def load_model(name: str, *, dtype: str = "float32", device: torch.device | None
     Raises:
         ConfigError: When there is no such model, or it cannot be read.
     """
+    from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    disable_progress_bars()  # both libraries draw their own between the lines of the log
     source = str(tiny_path()) if name == "tiny" else name
+    if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+        raise ConfigError(f"model: there is no folder {source}. Give a folder, 'tiny', or a Hugging Face hub id.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     except Exception as error:  # the libraries below raise a dozen types; the user needs one
-        kind = "folder" if Path(name).is_dir() else "hub model"
+        kind = "folder" if Path(source).is_dir() else "no such folder here, so a hub id"
         raise ConfigError(
             f"Cannot load model {name!r} ({kind}): {_first_line(error)} Allowed: 'tiny', a folder with config.json, "
             "weights and tokenizer, or a Hugging Face hub id that this machine can reach."

@@ -72,6 +72,13 @@ def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:
         load_config({"updates": 3, **values})
 
 
+def test_bad_values_on_the_command_line_are_named_like_those_in_a_file() -> None:
+    with pytest.raises(ConfigError, match=r"command line: gamma: .* got 1\.5"):
+        load_config("quickstart", ["--gamma", "1.5"])
+    with pytest.raises(ConfigError, match="either updates or epochs"):
+        load_config("quickstart", ["--epochs", "2"])
+
+
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("updates: 2\ngamma: 0.9\n")

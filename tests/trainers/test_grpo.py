@@ -276,7 +276,7 @@ def _one_group(trainer: GRPOTrainer) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"model": "/no/such/folder"}, ConfigError, "Cannot load model"),
+        ({"model": "/no/such/folder"}, ConfigError, "no folder /no/such/folder"),
         ({"env": "NoSuchEnv-v0"}, UnknownNameError, "environment"),
         ({"env_kwargs": {"rewrad": 1}}, UnknownNameError, "Did you mean 'reward'"),
         ({"estimator": "gae2"}, UnknownNameError, "estimator"),
