@@ -62,7 +62,7 @@ class HastyExpert(ExpertPolicy):
 
 def main(
     output: Annotated[Path, tyro.conf.arg(help="Folder for the model, in Hugging Face's format.")],
-    demonstrations: Annotated[int, tyro.conf.arg(help="Number of demonstrations.")] = 26000,
+    demonstrations: Annotated[int, tyro.conf.arg(help="Number of demonstrations.")] = 36000,
     haste: Annotated[float, tyro.conf.arg(help="Chance of a guess at each turn.")] = 0.25,
     batch_size: Annotated[int, tyro.conf.arg(help="Demonstrations per optimiser step.")] = 16,
     learning_rate: Annotated[float, tyro.conf.arg(help="Peak learning rate.")] = 2e-3,

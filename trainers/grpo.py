@@ -74,14 +74,14 @@ class GRPOTrainer:
         self.schedule = TaskSchedule(probe, config)
         self.pool.give(probe)
 
-        device = pick_device(config.device)
-        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=device)
-        self.renderer = Renderer(self.tokenizer, thinking=config.thinking)
+        self.device = pick_device(config.device)
+        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.device)
         if config.use_lora:
             model = add_lora(
                 model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
             )
         self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
+        self.policy = make_policy(model, self.tokenizer, config)
 
         self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
@@ -98,10 +98,8 @@ class GRPOTrainer:
         if state:
             optimizer.load_state_dict(state["optimizer"])
             self.update = int(state["update"])
-        self.accelerator = Accelerator(cpu=device.type == "cpu")
+        self.accelerator = Accelerator(cpu=self.device.type == "cpu", device_placement=False)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-
-        self.policy = make_policy(model, self.tokenizer, config, self.renderer)
 
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
@@ -174,7 +172,7 @@ class GRPOTrainer:
             for m, micro in enumerate(batch.micro):
                 if b == 0:
                     interrupt.check()  # gradients so far are dropped; the weights are untouched
-                micro = micro.to(self.accelerator.device)
+                micro = micro.to(self.device)
                 logp, entropy = self.logprobs(micro)
                 parts = policy_loss(
                     logp,
@@ -194,7 +192,7 @@ class GRPOTrainer:
                 sums["entropy"] += entropy.sum().item()
                 sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
             if batch.micro:
-                sums["grad"] += self._step((self.update + b / len(batches)) / self.schedule.total)
+                sums["grad"] += self._step((self.update + (b + 0.5) / len(batches)) / self.schedule.total)
         tokens = max(1, sum(batch.policy_tokens for batch in batches))
         trajectories = max(1, sum(len(group.trajectories) for group in groups))
         out = {
@@ -234,7 +232,7 @@ class GRPOTrainer:
 
     def logprobs(self, micro: Any) -> tuple[Tensor, Tensor]:
         """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
-        return token_logprobs(self.model, micro.to(self.accelerator.device), self.config.temperature)
+        return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
 
     def save(self) -> Path:
         """Write a checkpoint of the current state."""
@@ -264,9 +262,11 @@ class GRPOTrainer:
                 write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])
 
 
-def make_policy(model: Any, tokenizer: Any, config: GRPOConfig, renderer: Renderer | None = None) -> LLMPolicy:
+def make_policy(model: Any, tokenizer: Any, config: GRPOConfig) -> LLMPolicy:
     """Return the policy that samples from ``model`` as the options say."""
-    renderer = renderer or Renderer(tokenizer, thinking=config.thinking)
+    ends = model.generation_config.eos_token_id
+    stop_ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    renderer = Renderer(tokenizer, thinking=config.thinking, stop_ids=stop_ids)
     sampler = HFSampler(
         model,
         slots=config.slots,
