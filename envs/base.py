@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any, ClassVar
 
 import gymnasium
 
 from trajgym.envs.spaces import Unicode
 from trajgym.envs.tasks import TaskSource, as_source
-from trajgym.envs.tools import Tool, ToolSessions, get_tool
+from trajgym.envs.tools import Tool, ToolSessions, select_tools
 from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError, EpisodeError, UnknownNameError
 from trajgym.protocols import Protocol, get_protocol
@@ -99,14 +100,12 @@ class ToolEnv(gymnasium.Env[str, str]):
             raise UnknownNameError("instructions style", instructions, INSTRUCTION_STYLES)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise UnknownNameError("render_mode", render_mode, self.metadata["render_modes"])
-        if isinstance(tools, str):
-            raise ConfigError(f"tools must be a list of names or tools, got the string {tools!r}; write ({tools!r},).")
+        if isinstance(tools, (str, Tool)) or not isinstance(tools, Iterable):
+            raise ConfigError(f"tools must be a list of names or tools, got {tools!r}; write [{tools!r}].")
+        if not isinstance(system, (str, NoneType)):
+            raise ConfigError(f"system must be text or None, got {system!r}.")
         self.tasks = as_source(tasks)
-        self.tools: dict[str, Tool] = {}
-        for tool in map(get_tool, tools):
-            if tool.name in self.tools:
-                raise ConfigError(f"Two tools are called {tool.name!r}; give one of them another name.")
-            self.tools[tool.name] = tool
+        self.tools: dict[str, Tool] = select_tools(tools)
         self.rubric = get_rubric(reward)
         self.protocol = get_protocol(protocol)
         self.max_turns = max_turns
@@ -132,7 +131,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         """
         super().reset(seed=seed)
         self._close_sessions()
-        options = options or {}
+        options = {} if options is None else options
+        if not isinstance(options, dict):
+            raise ConfigError(f'options must be a dict such as {{"task": id}}, got {options!r}.')
         for name in options:
             if name != "task":
                 raise UnknownNameError("reset option", name, ["task"])

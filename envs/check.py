@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from trajgym.errors import TrajgymError
@@ -55,7 +57,7 @@ def check_env(
         AssertionError: When one of Gymnasium's does.
     """
     gymnasium_check_env(env.unwrapped, skip_render_check=skip_render_check)
-    before = random.getstate()
+    before = _global_generators()
     rng = random.Random(seed)
     for episode in range(episodes):
         noise = [rng.choice(GARBAGE) for _ in range(20)]
@@ -63,7 +65,12 @@ def check_env(
             first = _play(env, seed + episode, actions)
             again = _play(env, seed + episode, actions)
             _require(first == again, f"seed {seed + episode} played twice gave two different episodes")
-    _require(random.getstate() == before, "the global random generator was used; draw from self.np_random alone")
+    _require(_global_generators() == before, "a global random generator was used; draw from self.np_random alone")
+
+
+def _global_generators() -> bytes:
+    """Return the states of the generators that everything in the process shares."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
 def _demonstration(env: gymnasium.Env[Any, Any], seed: int) -> Sequence[str]:

@@ -43,7 +43,7 @@ def trajectory_row(trajectory: Trajectory, extra: Mapping[str, Any] | None = Non
         "turns": len(steps),
         "calls": sum(len(s.action.calls) for s in steps),
         "fault": _clean(trajectory.fault or ""),
-        "trajectory": json.dumps(to_json(trajectory), ensure_ascii=True),
+        "trajectory": json.dumps(to_json(trajectory), ensure_ascii=True, default=str),
     }
 
 
@@ -52,7 +52,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     partial = path.with_suffix(path.suffix + ".partial")
     with partial.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=True) + "\n")
+            file.write(json.dumps(row, ensure_ascii=True, default=str) + "\n")
     partial.replace(path)
 
 

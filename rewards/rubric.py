@@ -57,7 +57,7 @@ class Rubric(Mapping[str, tuple[Term, float]]):
         for name, (term, weight) in self._terms.items():
             try:
                 value = term(step, task, history)
-            except EnvironmentFault:
+            except (EnvironmentFault, RewardError):
                 raise  # an outage of ours, e.g. of a judge: the episode is invalid, the term is not to blame
             except Exception as error:
                 raise RewardError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from trajgym.errors import DataError, RewardError
 from trajgym.rewards.answer import correct
 from trajgym.types import Step, StopReason, Task, ToolResult
 
@@ -23,9 +24,19 @@ def accuracy(step: Step, task: Task, history: Sequence[Step]) -> float:
 
     Only the policy's own words count: a tool result that holds the answer pays nothing until it is said, and an
     episode that a budget has cut pays nothing at all.
+
+    Raises:
+        RewardError: When the ground truth is not a number.
     """
-    answered = step.stop_reason is StopReason.ANSWERED
-    return float(answered and correct(step.action.text, task.answer))
+    if step.stop_reason is not StopReason.ANSWERED:
+        return 0.0
+    try:
+        return float(correct(step.action.text, task.answer))
+    except DataError as error:
+        raise RewardError(
+            f"accuracy compares numbers, and the answer of task {task.id!r} is {task.answer!r}. Give a number, or pass "
+            'a rubric of your own: reward={"accuracy": (lambda step, task, history: …, 1.0)}.'
+        ) from error
 
 
 def tool_success(step: Step, task: Task, history: Sequence[Step]) -> float:

@@ -14,7 +14,7 @@ from trajgym.envs.arithmetic_tasks import held_out
 from trajgym.envs.make import make
 from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError
-from trajgym.evaluation.evaluate import Evaluation, Share, evaluate
+from trajgym.evaluation.evaluate import Evaluation, Share, evaluate, succeeded
 from trajgym.evaluation.measures import newcombe
 from trajgym.trainers.config import GRPOConfig, load_config
 
@@ -76,14 +76,14 @@ def report(before: Evaluation, after: Evaluation, folder: Path) -> None:
     from trajgym.evaluation.plots import plot_run, read_metrics
 
     table = Table(
-        "steps", "problems", "before", "after", "change", title="Right answers on held-out problems, 95 % intervals"
+        "steps", "tasks", "before, %", "after, %", "change, points", title="Right answers on held-out problems (95 %)"
     )
     rows = [(str(level), before.by_difficulty[level], after.by_difficulty[level]) for level in before.by_difficulty]
     for level, old, new in [*rows, ("all", before.success, after.success)]:
         if level == "all":
             table.add_section()
         low, high = newcombe((old.successes, old.trials), (new.successes, new.trials))
-        change = f"{100 * (new.value - old.value):+.0f} points ({100 * low:+.0f} … {100 * high:+.0f})"
+        change = f"{100 * (new.value - old.value):+.0f} ({100 * low:+.0f} … {100 * high:+.0f})"
         table.add_row(level, str(old.trials), _show(old), _show(new), change)
     console = Console()
     console.print()
@@ -92,7 +92,7 @@ def report(before: Evaluation, after: Evaluation, folder: Path) -> None:
           f"reward {before.mean_reward:.2f} → {after.mean_reward:.2f}")  # fmt: skip
     plot_run(read_metrics(folder / "metrics.jsonl"), folder / "curves.png", title="GRPO on per-step rewards")
     pairs = zip(before.trajectories, after.trajectories, strict=True)
-    learned = [(b, a) for b, a in pairs if a.total_reward > b.total_reward and len(a.steps) > 2][:3]
+    learned = [(b, a) for b, a in pairs if succeeded(a) and not succeeded(b) and len(a.steps) > 2][:3]
     blocks = [
         f"=== {a.task.id}: {name} ===\n{transcript(t.messages, t.steps)}\n"
         for b, a in learned
@@ -106,7 +106,7 @@ def report(before: Evaluation, after: Evaluation, folder: Path) -> None:
 
 def _show(share: Share) -> str:
     low, high = share.interval
-    return f"{share.value:.0%} ({low:.0%} – {high:.0%})"
+    return f"{100 * share.value:.0f} ({100 * low:.0f} … {100 * high:.0f})"
 
 
 def _free_name(parent: Path, name: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.spaces import Unicode
 from trajgym.envs.tools import tool
-from trajgym.errors import DataError, EnvironmentFault
+from trajgym.errors import ConfigError, DataError, EnvironmentFault
 from trajgym.policies.base import TextPolicy
 from trajgym.policies.scripted import ExpertPolicy, RandomPolicy
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
@@ -177,6 +177,55 @@ def test_wrappers_count() -> None:
     assert trajectory.stop_reason is StopReason.TIME_LIMIT
     for step in trajectory.steps:
         assert sum(step.reward_terms.values()) == pytest.approx(step.reward)
+
+
+def test_wrappers_that_rewrite_text_or_end_the_episode_count_too() -> None:
+    class Polite(gymnasium.ObservationWrapper[str, str, str]):
+        def observation(self, observation: str) -> str:
+            return f"Please: {observation}"
+
+    class Strict(gymnasium.Wrapper[str, str, str, str]):
+        def step(self, action: str) -> Any:
+            text, reward, _, truncated, info = super().step(action)
+            return text, reward, True, truncated, info
+
+    with EnvPool(lambda: Strict(Polite(arithmetic(difficulty=3)))) as pool:
+        (trajectory,) = collect(ExpertPolicy(), pool, episodes(1))
+    assert trajectory.prompt[0].content.startswith("Please: ")
+    assert trajectory.steps[0].observation.messages[0].content.startswith("Please: ")
+    assert [s.terminated for s in trajectory.steps] == [True]
+    assert trajectory.stop_reason is StopReason.ENDED
+
+
+def test_who_answers_in_the_last_turn_has_answered() -> None:
+    with EnvPool(lambda: gymnasium.wrappers.TimeLimit(arithmetic(difficulty=1), 2)) as pool:
+        (trajectory,) = collect(ExpertPolicy(), pool, episodes(1))
+    last = trajectory.steps[-1]
+    assert (last.terminated, last.truncated, last.stop_reason) == (True, False, StopReason.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    "reply", [("ok", 1.0, False, {}), ("ok", None, True, False, {}), ("ok", 1.0, True, False, None)]
+)
+def test_odd_replies_are_faults(reply: tuple[Any, ...]) -> None:
+    class Odd(Flaky):
+        def step(self, action: str) -> Any:
+            return reply
+
+    with EnvPool(lambda: Odd(ValueError())) as pool:
+        (trajectory,) = collect(Chatter(), pool, [Episode(0, 0)])
+    assert not trajectory.valid
+
+
+def test_exit_in_an_environment_ends_its_own_episode() -> None:
+    with EnvPool(lambda: Flaky(SystemExit(3))) as pool:  # type: ignore[arg-type]
+        found = collect(Chatter(), pool, [Episode(s, 0) for s in range(2)])
+    assert [t.valid for t in found] == [True, False]
+
+
+def test_observations_must_be_text() -> None:
+    with EnvPool(lambda: gymnasium.make("CartPole-v1")) as pool, pytest.raises(ConfigError, match="text"):
+        collect(Chatter(), pool, [Episode(0, 0)])
 
 
 def test_stopping_in_the_middle_closes_everything() -> None:

@@ -95,7 +95,7 @@ def test_a_trajectory_tells_why_it_ended() -> None:
 
 
 def test_reasons_split_into_terminated_and_truncated() -> None:
-    assert {r.value for r in StopReason if r.terminates} == {"answered", "invalid_calls"}
+    assert {r.value for r in StopReason if r.terminates} == {"answered", "invalid_calls", "ended"}
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -65,8 +66,12 @@ class GRPOConfig(BaseModel):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Rate after the warm-up.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
-    clip_range: float = Field(0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo.")
-    clip_range_high: float = Field(0.28, ge=0, description="Upper clip of the ratio, ε_hi.")
+    clip_range: float = Field(
+        0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo; acts from the second minibatch on."
+    )
+    clip_range_high: float = Field(
+        0.28, ge=0, description="Upper clip of the ratio, ε_hi; acts from the second minibatch on."
+    )
     kl_coef: float = Field(0.05, ge=0, description="β, weight of the KL to the reference policy.")
     kl_form: Literal["k3_ratio", "k3", "k2"] = Field("k3_ratio", description="Estimate of the KL in the loss.")
     normalizer: Literal["constant", "token", "turn", "sequence"] = Field(
@@ -97,7 +102,10 @@ class GRPOConfig(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> Self:
         if (self.updates is None) == (self.epochs is None):
-            raise ValueError(f"give either updates or epochs, got updates={self.updates} and epochs={self.epochs}")
+            raise ValueError(
+                f"give either updates or epochs, got updates={self.updates} and epochs={self.epochs}; on the command "
+                "line --epochs None or --updates None drops the recipe's"
+            )
         if self.max_turn_tokens >= self.max_episode_tokens:
             raise ValueError(
                 f"max_turn_tokens ({self.max_turn_tokens}) must be smaller than max_episode_tokens "
@@ -117,7 +125,7 @@ class GRPOConfig(BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """Return the effective values as JSON values; objects among ``env_kwargs`` are written as their repr."""
-        return self.model_dump(mode="json", fallback=repr)
+        return self.model_dump(mode="json", fallback=_name_of)
 
 
 def recipe_names() -> list[str]:
@@ -150,6 +158,7 @@ def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()
 
     Raises:
         ConfigError: For a key or a value that is not allowed; names it.
+        SystemExit: After ``--help``, and for an option that does not exist, with the closest ones printed.
     """
     if isinstance(source, Mapping):
         values, origin = dict(source), "the configuration"
@@ -177,6 +186,13 @@ def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()
         return GRPOConfig(**dict(given))
     except ValidationError as error:
         raise ConfigError(_plain(error, "the command line")) from error
+
+
+def _name_of(value: object) -> str:
+    """Write an object the same way in every process: no addresses."""
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _without_bounds() -> Any:

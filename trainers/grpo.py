@@ -7,9 +7,11 @@ files beside this one.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from trajgym.envs.make import make
-from trajgym.errors import ConfigError, TrainingError
+from trajgym.errors import ConfigError, StorageError, TrainingError
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
 from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
@@ -32,11 +34,19 @@ from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
 from trajgym.trainers.loss import policy_loss
 from trajgym.trainers.metrics import no_signal, rollout_metrics
-from trajgym.trainers.models import Reference, add_lora, load_model, load_weights, pick_device, token_logprobs
+from trajgym.trainers.models import (
+    Reference,
+    add_lora,
+    checkpoint_activations,
+    load_model,
+    load_weights,
+    pick_device,
+    token_logprobs,
+)
 from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule, lr_factor
-from trajgym.types import Group, Trajectory
+from trajgym.types import Group, StopReason, Trajectory
 
 __all__ = ["GRPOTrainer", "make_policy", "train", "usable_groups"]
 
@@ -67,6 +77,8 @@ class GRPOTrainer:
     """
 
     def __init__(self, config: GRPOConfig, *, name: str = "run") -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("The trainer runs in one process; start it without torchrun or accelerate launch.")
         self.config = config
         self.estimate = _bind_estimator(config)
         self.pool = EnvPool(lambda: make(config.env, **config.env_kwargs), threads=config.env_threads)
@@ -85,20 +97,20 @@ class GRPOTrainer:
 
         self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
+        self.clean = True  # the weights are those after that many updates, and of no step beyond
         state: dict[str, Any] = {}
         if config.resume:
             weights, state = self.folder.load()
             load_weights(model, weights, lora=config.use_lora)
         if config.gradient_checkpointing:
-            model.activation_checkpointing_enable({"use_reentrant": False})
-            model.train()  # transformers recomputes activations in training mode only
+            checkpoint_activations(model)
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
         if state:
             optimizer.load_state_dict(state["optimizer"])
             self.update = int(state["update"])
-        self.accelerator = Accelerator(cpu=self.device.type == "cpu", device_placement=False)
+        self.accelerator = Accelerator(cpu=self.device.type == "cpu", device_placement=False, mixed_precision="no")
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def run(self) -> Path:
@@ -120,12 +132,12 @@ class GRPOTrainer:
                         trajectories, config.num_generations, drop_truncated=config.truncated == "drop"
                     )
                     empty = 0 if groups else empty + 1
-                    if empty == _EMPTY_UPDATES:
-                        raise TrainingError(_why_empty(trajectories))
+                    if empty and (empty == _EMPTY_UPDATES or self.update + 1 == total or _too_long(trajectories)):
+                        raise TrainingError(_why_empty(trajectories, config))
                     advantages = self.credit(groups)
                     learned = self.learn(groups, advantages, interrupt)
 
-                    self.update += 1
+                    self.update, self.clean = self.update + 1, True
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
                     metrics |= rollout_metrics(trajectories, config.gamma) | learned
                     sampled = metrics["tokens_per_trajectory"] * len(trajectories)
@@ -138,12 +150,16 @@ class GRPOTrainer:
                         self.save()
                         saved = self.update
             except StopRequested:
-                if saved != self.update:
+                if saved != self.update or not self.folder.complete():
                     self.save()
                 raise Interrupted(
                     f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
                     "Go on with the same command and --resume."
                 ) from None
+            except Exception:
+                if saved != self.update:
+                    self._rescue()
+                raise
             finally:
                 monitor.close()
         logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
@@ -239,6 +255,12 @@ class GRPOTrainer:
         state = {"update": self.update, "optimizer": self.optimizer.state_dict()}
         return self.folder.save(self.update, self.accelerator.unwrap_model(self.model), self.tokenizer, state)
 
+    def _rescue(self) -> None:
+        """Save the last finished update before an error ends the run, where its weights are whole."""
+        if self.clean and all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+            with contextlib.suppress(StorageError):  # the error under way is the one to show
+                self.save()
+
     def _step(self, progress: float) -> float:
         """Take one optimiser step at ``progress`` (0 … 1) of the run; return the gradient's norm before clipping."""
         factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
@@ -250,6 +272,7 @@ class GRPOTrainer:
                 f"The gradient's norm is {norm} in update {self.update + 1}. Lower learning_rate, or look at the "
                 f"trajectories in {self.folder.path}; the checkpoints are intact."
             )
+        self.clean = False
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
@@ -298,7 +321,9 @@ def usable_groups(trajectories: Sequence[Trajectory], size: int, *, drop_truncat
         members = [
             t
             for t in trajectories[start : start + size]
-            if t.valid and t.rows and not (drop_truncated and not t.stop_reason.terminates)
+            if t.valid
+            and any(any(row.mask) for row in t.rows)
+            and not (drop_truncated and not t.stop_reason.terminates)
         ]
         if len(members) >= 2:
             out.append(Group(members[0].task, tuple(members)))
@@ -327,11 +352,27 @@ def _parts(count: int, parts: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
 
-def _why_empty(trajectories: Sequence[Trajectory]) -> str:
+def _too_long(trajectories: Sequence[Trajectory]) -> bool:
+    """Whether no episode had room for a single token behind its prompt; waiting would not help."""
+    return bool(trajectories) and all(
+        t.valid and t.stop_reason is StopReason.EPISODE_TOKENS and not any(any(row.mask) for row in t.rows)
+        for t in trajectories
+    )
+
+
+def _why_empty(trajectories: Sequence[Trajectory], config: GRPOConfig) -> str:
+    if _too_long(trajectories):
+        return (
+            f"The prompts leave no room for an answer in max_episode_tokens={config.max_episode_tokens}. Raise it, or "
+            'shorten the prompt, e.g. with instructions="signature" in env_kwargs.'
+        )
     faults = [t.fault for t in trajectories if t.fault]
-    why = f"; the first fault: {faults[0]}" if faults else ""
+    if faults:
+        return (
+            f"No group had two usable trajectories: {len(faults)} of {len(trajectories)} episodes failed; the first "
+            f"fault: {faults[0]}. Fix the environment."
+        )
     return (
-        f"{_EMPTY_UPDATES} updates in a row had no group with two usable trajectories "
-        f"({len(faults)} of {len(trajectories)} episodes failed{why}). Fix the environment, or keep truncated ones "
-        '(truncated="keep").'
+        "No group had two usable trajectories, since budgets cut them and truncated is 'drop'. Raise max_turn_tokens "
+        "or max_episode_tokens, or set truncated to keep."
     )

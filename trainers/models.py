@@ -15,7 +15,15 @@ from trajgym.errors import CheckpointError, ConfigError, TrainingError
 from trajgym.policies import tiny_path
 from trajgym.trainers.batch import MicroBatch
 
-__all__ = ["Reference", "add_lora", "load_model", "load_weights", "pick_device", "token_logprobs"]
+__all__ = [
+    "Reference",
+    "add_lora",
+    "checkpoint_activations",
+    "load_model",
+    "load_weights",
+    "pick_device",
+    "token_logprobs",
+]
 
 
 def pick_device(name: str) -> torch.device:
@@ -54,8 +62,8 @@ def load_model(name: str, *, dtype: str = "float32", device: torch.device | None
 
     disable_progress_bar()
     disable_progress_bars()  # both libraries draw their own between the lines of the log
-    source = str(tiny_path()) if name == "tiny" else name
-    if source.startswith((".", "/", "~")) and not Path(source).is_dir():
+    source = str(tiny_path()) if name == "tiny" else str(Path(name).expanduser()) if name.startswith("~") else name
+    if source.startswith((".", "/")) and not Path(source).is_dir():
         raise ConfigError(f"model: there is no folder {source}. Give a folder, 'tiny', or a Hugging Face hub id.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -105,6 +113,7 @@ def load_weights(model: Any, folder: Path, *, lora: bool) -> None:
     Raises:
         CheckpointError: When the weights do not fit.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
@@ -121,10 +130,25 @@ def load_weights(model: Any, folder: Path, *, lora: bool) -> None:
             tied = set(getattr(model, "_tied_weights_keys", None) or ())
             result = model.load_state_dict(weights, strict=False)
             unexpected = list(result.unexpected_keys) + [k for k in result.missing_keys if k not in tied]
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"The weights in {folder} cannot be loaded: {_first_line(error)}") from error
     if unexpected:
         raise CheckpointError(f"The weights in {folder} do not fit the model: {', '.join(unexpected[:5])}, …")
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Recompute activations in the backward pass instead of keeping them.
+
+    transformers does so in training mode only, where dropout would act too: then the trained policy would not be the
+    sampled one, so every dropout is set to 0.
+    """
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
 
 
 class Reference:

@@ -16,11 +16,14 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 
 from trajgym.errors import CheckpointError, ConfigError, StorageError
 from trajgym.trainers.config import GRPOConfig
 
 __all__ = ["RunFolder", "storage_errors"]
+
+_MARKER = ".trajgym-run"  # what makes a folder ours to overwrite
 
 # Options that may differ between a run and its continuation.
 _FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
@@ -55,11 +58,17 @@ class RunFolder:
     """
 
     def __init__(self, config: GRPOConfig, default_name: str) -> None:
-        self.path = config.output_dir / (config.name or f"{default_name}-seed{config.seed}")
+        name = config.name or f"{default_name}-seed{config.seed}"
+        if name in (".", "..") or Path(name).name != name:
+            raise ConfigError(f"name must be the name of one folder inside output_dir, got {name!r}.")
+        self.path = config.output_dir.expanduser() / name
         self.checkpoints = self.path / "checkpoints"
         self.metrics_path = self.path / "metrics.jsonl"
         self._config = config
         stored = self.path / "config.yaml"
+        marker = self.path / _MARKER
+        if not marker.exists() and self.path.is_dir() and any(self.path.iterdir()):
+            raise ConfigError(f"{self.path} is not empty and not a run of ours; choose another --name.")
         if config.resume:
             if not stored.is_file():
                 raise CheckpointError(f"There is no run to resume in {self.path}. Start it without resume.")
@@ -70,13 +79,16 @@ class RunFolder:
                 "choose another --name."
             )
         with storage_errors(self.path):
-            if config.overwrite and stored.exists():
-                shutil.rmtree(self.path)  # only ever a folder that this class has made
+            if config.overwrite and marker.exists():
+                shutil.rmtree(self.path)  # only ever a folder that this class has made and marked
             for folder in (self.checkpoints, self.path / "trajectories"):
                 folder.mkdir(parents=True, exist_ok=True)
+            marker.touch()
             for leftover in self.checkpoints.glob("*.partial"):
                 shutil.rmtree(leftover, ignore_errors=True)
-            stored.write_text(config.dump(), encoding="utf-8")
+            fresh = stored.with_suffix(".partial")
+            fresh.write_text(config.dump(), encoding="utf-8")
+            fresh.replace(stored)
 
     def save(self, update: int, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
         """Write a checkpoint after ``update`` updates; it appears under its name only when it is complete.
@@ -100,8 +112,9 @@ class RunFolder:
                 shutil.rmtree(final, ignore_errors=True)
                 partial.rename(final)
                 _sync(self.checkpoints)
-            except RuntimeError as error:  # torch reports a failed write as a RuntimeError
-                raise OSError(errno.ENOSPC if "enough space" in str(error) else errno.EIO, str(error)) from error
+            except (RuntimeError, SafetensorError) as error:  # how torch and safetensors report a failed write
+                full = any(words in str(error).lower() for words in ("no space", "enough space"))
+                raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
             for old in self.complete()[: -self._config.keep_checkpoints]:
@@ -149,6 +162,8 @@ class RunFolder:
             before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
         except yaml.YAMLError as error:
             raise CheckpointError(f"{stored} is damaged: {error}") from error
+        if not isinstance(before, dict) or not before:
+            raise CheckpointError(f"{stored} holds no options; this is not a run that can be resumed.")
         now = self._config.plain()
         changed = [k for k, v in now.items() if k not in _FREE and k in before and before[k] != v]
         if changed:

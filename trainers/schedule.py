@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from trajgym.envs.tasks import FiniteTasks
 from trajgym.errors import ConfigError
 from trajgym.rollout import Episode, derive_seed
 from trajgym.trainers.config import GRPOConfig
@@ -34,8 +35,8 @@ class TaskSchedule:
         source: Any = getattr(env.unwrapped, "tasks", None)
         self._config = config
         self._ids: Sequence[str] | None = None
-        if isinstance(source, Sized):
-            self._ids = [task.id for task in source][: config.max_samples]  # type: ignore[attr-defined]
+        if isinstance(source, FiniteTasks):
+            self._ids = [task.id for task in source][: config.max_samples]
         elif config.epochs is not None or config.max_samples is not None:
             raise ConfigError(
                 f"{config.env} makes up tasks without end, so epochs and max_samples mean nothing there. Set updates."

@@ -103,6 +103,7 @@ class _Live:
     prompt: tuple[Message, ...] = ()
     steps: list[Step] = field(default_factory=list)
     action: Action | None = None
+    started: bool = False  # whether the policy knows of it
 
     @property
     def over(self) -> bool:
@@ -186,25 +187,24 @@ class _Collector:
         live = self.live[index]
         try:
             reply = future.result()
+            if live.action is None:
+                live.task, live.prompt = _read_reset(live.plan, reply)
+            else:
+                live.steps.append(_read_step(live.action, reply))
         except _CALLER_ERRORS:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # SystemExit: an environment that calls exit() ends its own episode
             self._finish(index, fault=f"{type(error).__name__}: {error}")
             return
         if live.action is None:
-            text, info = reply
-            live.task = info.get("task") or Task(f"seed-{live.plan.seed}", text, "")
-            live.prompt = tuple(info.get("messages") or (Message("user", text),))
             self.policy.start(index, live.prompt, task=live.task, seed=live.plan.policy_seed)
-            self.acting.add(index)
-            return
-        step = _read_step(live.action, reply)
-        live.steps.append(step)
-        if live.over:
+            live.started = True
+        elif live.over:
             self._finish(index)
+            return
         else:
-            self.policy.observe(index, step.observation.messages)
-            self.acting.add(index)
+            self.policy.observe(index, live.steps[-1].observation.messages)
+        self.acting.add(index)
 
     def _act(self, index: int, action: Action) -> None:
         live = self.live[index]
@@ -220,7 +220,7 @@ class _Collector:
 
     def _finish(self, index: int, fault: str | None = None) -> None:
         live = self.live.pop(index)
-        rows = self.policy.finish(index) if live.prompt else ()
+        rows = self.policy.finish(index) if live.started else ()
         self.done[index] = Trajectory(
             live.task, live.prompt, tuple(live.steps), rows, seed=live.plan.policy_seed, fault=fault
         )
@@ -233,41 +233,59 @@ class _Collector:
         """Close what is still live after an exception."""
         wait(self.busy)
         for index, live in self.live.items():
-            if live.prompt:
+            if live.started:
                 self.policy.finish(index)
             live.env.close()
         self.live.clear()
 
 
+def _read_reset(plan: Episode, reply: _Reply) -> tuple[Task, tuple[Message, ...]]:
+    """Return the task and the prompt of an episode; environments that are not ours tell the text alone."""
+    text, info = reply
+    _require_text(text)
+    task, messages = info.get("task"), info.get("messages")
+    if not isinstance(task, Task):
+        task = Task(f"seed-{plan.seed}", text, "")
+    ours = isinstance(messages, tuple) and all(isinstance(m, Message) for m in messages)
+    if not ours or text != "\n\n".join(m.content for m in messages):  # a wrapper may have rewritten it
+        messages = (Message("user", text),)
+    return task, messages
+
+
 def _read_step(action: Action, reply: _Reply) -> Step:
-    """Make the step of a reply; environments that are not ours tell less."""
+    """Make the step of a reply; where a wrapper says something else than the environment, the wrapper counts."""
     text, reward, terminated, truncated, info = reply
-    step = info.get("step")
-    if isinstance(step, Step):
-        # A wrapper may have changed the reward or cut the episode: what it says counts.
-        calls = step.action.calls
-        action = dataclasses.replace(action, calls=calls)
-        stop, terms = step.stop_reason, step.reward_terms
-        if truncated and not step.truncated:
-            stop = StopReason.TIME_LIMIT
-        if float(reward) != step.reward:
-            terms = {**terms, "wrapper": float(reward) - step.reward}
-        return dataclasses.replace(
-            step,
-            action=action,
-            reward=float(reward),
-            reward_terms=terms,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            stop_reason=stop,
-        )
-    stop = StopReason.ANSWERED if terminated else StopReason.TIME_LIMIT if truncated else None
-    return Step(
-        action,
-        Observation((Message("user", str(text)),) if text else ()),
-        reward=float(reward),
-        reward_terms={"reward": float(reward)},
-        terminated=bool(terminated),
-        truncated=bool(truncated),
+    _require_text(text)
+    reward, terminated = float(reward), bool(terminated)
+    truncated = bool(truncated) and not terminated  # who answers in the last turn has answered
+    inner = info.get("step")
+    if not isinstance(inner, Step):
+        inner = Step(action, Observation(), reward, {"reward": reward})
+    observation = inner.observation
+    if text != observation.text:
+        role = observation.messages[0].role if observation.messages else "user"
+        observation = Observation((Message(role, text),))
+    stop = inner.stop_reason if inner.terminated == terminated and inner.truncated == truncated else None
+    if stop is None and (terminated or truncated):
+        stop = StopReason.ENDED if terminated else StopReason.TIME_LIMIT
+    terms = inner.reward_terms
+    if reward != inner.reward:
+        terms = {**terms, "wrapper": reward - inner.reward}
+    return dataclasses.replace(
+        inner,
+        action=dataclasses.replace(action, calls=inner.action.calls),
+        observation=observation,
+        reward=reward,
+        reward_terms=terms,
+        terminated=terminated,
+        truncated=truncated,
         stop_reason=stop,
     )
+
+
+def _require_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"A policy that writes needs observations that are text, got {type(text).__name__}. "
+            "Use an environment with text spaces, or a wrapper that writes its observations out."
+        )

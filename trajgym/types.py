@@ -45,6 +45,7 @@ class StopReason(str, enum.Enum):
 
     ANSWERED = "answered"  # terminated: the policy gave its final answer
     INVALID_CALLS = "invalid_calls"  # terminated: too many turns in a row without one valid call
+    ENDED = "ended"  # terminated: by a wrapper, or by an environment that gives no reason
     MAX_TURNS = "max_turns"  # truncated: the turn budget is used up
     TURN_TOKENS = "turn_tokens"  # truncated: one turn was cut by its token budget
     EPISODE_TOKENS = "episode_tokens"  # truncated: the dialogue no longer fits its token budget
@@ -54,7 +55,7 @@ class StopReason(str, enum.Enum):
     @property
     def terminates(self) -> bool:
         """Whether this reason is part of the task (Gymnasium's ``terminated``)."""
-        return self in (StopReason.ANSWERED, StopReason.INVALID_CALLS)
+        return self in (StopReason.ANSWERED, StopReason.INVALID_CALLS, StopReason.ENDED)
 
 
 @dataclass(frozen=True)

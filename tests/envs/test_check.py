@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 from trajgym.envs.base import ToolEnv
@@ -68,6 +69,11 @@ def global_chance(env: Broken, reply: tuple[Any, ...]) -> tuple[Any, ...]:
     return reply
 
 
+def numpy_chance(env: Broken, reply: tuple[Any, ...]) -> tuple[Any, ...]:
+    np.random.rand()
+    return reply
+
+
 def paid_again(env: Broken, reply: tuple[Any, ...]) -> tuple[Any, ...]:
     if env._steps:
         env._steps[-1] = dataclasses.replace(env._steps[-1], stop_reason=None)
@@ -87,6 +93,7 @@ def no_step(env: Broken, reply: tuple[Any, ...]) -> tuple[Any, ...]:
         (not_text, "space"),
         (chance, "different|equivalent|deterministic"),
         (global_chance, "global random generator"),
+        (numpy_chance, "global random generator"),
         (paid_again, "after the end"),
         (no_step, 'no "step"'),
     ],

@@ -45,10 +45,10 @@ def test_the_table_and_the_dialogues_by_hand(
     quickstart.report(before, after, tmp_path)
     out = capsys.readouterr().out
     rows = {cells[1]: cells[2:-1] for line in out.splitlines() if (cells := [c.strip() for c in line.split("│")])[2:]}
-    assert rows["1"][:3] == ["2", "50% (9% – 91%)", "100% (34% – 100%)"]
-    assert rows["2"][:2] == ["2", "0% (0% – 66%)"]
+    assert rows["1"][:3] == ["2", "50 (9 … 91)", "100 (34 … 100)"]
+    assert rows["2"][:2] == ["2", "0 (0 … 66)"]
     assert rows["all"][0] == "4"
-    assert rows["all"][3] == "+50 points (-14 … +79)"
+    assert rows["all"][3] == "+50 (-14 … +79)"
     assert "Turns per episode 1.0 → 1.5; reward 0.25 → 0.80" in out
     dialogues = (tmp_path / "dialogues.txt").read_text()
     assert dialogues.count("===") == 4  # one task, before and after: the only one that was learned in several turns

@@ -18,7 +18,15 @@ import torch
 from safetensors.torch import load_file
 
 from trajgym.envs.base import ToolEnv
-from trajgym.errors import ConfigError, EnvironmentFault, StorageError, TemplateError, TrainingError, UnknownNameError
+from trajgym.errors import (
+    ConfigError,
+    EnvironmentFault,
+    RewardError,
+    StorageError,
+    TemplateError,
+    TrainingError,
+    UnknownNameError,
+)
 from trajgym.evaluation.records import read_trajectories
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import GRPOTrainer, train, usable_groups
@@ -191,6 +199,68 @@ def test_ctrl_c_saves_and_says_how_to_go_on(identity_options: dict[str, Any]) ->
     assert "--resume" in output
     done = len(metrics(folder))
     assert (folder / "checkpoints" / f"update-{done:06d}" / "trainer.pt").is_file()
+
+
+def test_ctrl_c_before_the_first_update_can_be_resumed(
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = GRPOTrainer(load_config({**identity_options, "name": "early"}))
+    monkeypatch.setattr(trainer.policy, "poll", lambda: os.kill(os.getpid(), signal.SIGINT) or [])
+    with pytest.raises(Interrupted, match="after 0 of 2"):
+        trainer.run()
+    resumed = train(load_config({**identity_options, "name": "early", "resume": True}))
+    straight = train(load_config({**identity_options, "name": "straight"}))
+    assert same(resumed, straight)
+
+
+def test_an_error_saves_the_last_finished_update(
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = GRPOTrainer(load_config({**identity_options, "updates": 6, "save_every": 100, "name": "broken"}))
+    real = trainer.credit
+
+    def fails(groups: Any) -> Any:
+        if trainer.update == 3:
+            raise RewardError("the judge is gone")
+        return real(groups)
+
+    monkeypatch.setattr(trainer, "credit", fails)
+    with pytest.raises(RewardError, match="the judge is gone"):
+        trainer.run()
+    resumed = train(
+        load_config({**identity_options, "updates": 6, "save_every": 100, "name": "broken", "resume": True})
+    )
+    straight = train(load_config({**identity_options, "updates": 6, "save_every": 100, "name": "straight"}))
+    assert metrics(resumed) == metrics(straight)
+    assert same(resumed, straight)
+
+
+def test_prompts_that_leave_no_room_are_named_at_once(identity_options: dict[str, Any]) -> None:
+    options = {**identity_options, "max_turn_tokens": 1, "max_episode_tokens": 2, "updates": 50}
+    with pytest.raises(TrainingError, match="max_episode_tokens=2"):
+        train(load_config(options))
+
+
+def test_recomputed_activations_change_nothing(identity_options: dict[str, Any], tmp_path: Path) -> None:
+    import shutil
+
+    model = tmp_path / "with-dropout"
+    shutil.copytree(identity_options["model"], model)
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**settings, "attention_dropout": 0.5}))
+    runs = [
+        train(load_config({**identity_options, "model": str(model), "name": str(on), "gradient_checkpointing": on}))
+        for on in (False, True)
+    ]
+    assert all(m["sampler_gap"] < 1e-5 for m in metrics(runs[1]))
+    for (k, a), b in zip(weights(runs[0]).items(), weights(runs[1]).values(), strict=True):
+        torch.testing.assert_close(a, b, msg=k)
+
+
+def test_several_processes_are_refused(identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="one process"):
+        train(load_config(identity_options))
 
 
 def test_ctrl_c_between_micro_batches_leaves_the_weights_of_the_last_update(

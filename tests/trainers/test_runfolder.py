@@ -99,6 +99,29 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(tmp_path: Path) -> None:
     assert not list(run.checkpoints.glob("*.partial"))
 
 
+@pytest.mark.parametrize("name", [".", "..", "../evil", "a/b", "/tmp"])
+def test_names_stay_inside_the_output_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="one folder"):
+        RunFolder(config(tmp_path, name=name, overwrite=True), "demo")
+
+
+def test_only_our_own_folders_are_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    (tmp_path / "mine" / "config.yaml").write_text("a: 1")
+    for options in ({"overwrite": True}, {}, {"resume": True}):
+        with pytest.raises(ConfigError, match="not a run of ours"):
+            RunFolder(config(tmp_path, name="mine", **options), "demo")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_functions_among_the_options_are_the_same_in_every_process(tmp_path: Path) -> None:
+    options = {"env_kwargs": {"reward": {"a": (len, 1.0)}, "x": Weights(1)}}
+    save(RunFolder(config(tmp_path, **options), "demo"), 1)
+    options["env_kwargs"]["x"] = Weights(2)  # another address
+    RunFolder(config(tmp_path, resume=True, **options), "demo").load()
+
+
 def test_a_full_disk_while_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder(config(tmp_path), "demo")
     real = Path.open
