@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+# No example has to be quick: the machine may be busy with something else.
+settings.register_profile("trajgym", deadline=None)
+settings.load_profile("trajgym")
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path(os.environ.get("TRAJGYM_TEST_MODELS") or ROOT / ".cache" / "models")
