@@ -104,11 +104,6 @@ class RowCache(Cache):  # type: ignore[misc]
             for buffer in pair:
                 buffer[target, :, :width] = buffer[source, :, :width]
 
-    def free(self) -> None:
-        """Give the memory back."""
-        self._buffers.clear()
-        self._capacity = 0
-
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return 0: rows have lengths of their own, and every pass states its positions."""
         return 0

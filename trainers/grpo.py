@@ -339,9 +339,10 @@ def _bind_estimator(config: GRPOConfig) -> Callable[[Any], Advantages]:
         options["baseline"] = config.baseline
     if config.discount_weight != "exact":
         options["discount_weight"] = config.discount_weight
+    options_of = sorted(name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY)
     for option in options:
         if option not in known:
-            raise ConfigError(f"Estimator {config.estimator!r} has no option {option!r}; it has {sorted(known)[:-1]}.")
+            raise ConfigError(f"Estimator {config.estimator!r} has no option {option!r}; it has {options_of}.")
     estimator([[0.0], [0.0]], **options)  # a wrong value is found before the model is loaded
     return lambda rewards: estimator(rewards, **options)
 
