@@ -24,8 +24,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# No example has to be quick: the machine may be busy with something else.
-settings.register_profile("trajgym", deadline=None)
+# No example has to be quick: the machine may be busy with something else. Continuous integration judges a change by the
+# same examples each time; elsewhere every run tries new ones.
+settings.register_profile("trajgym", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("trajgym")
 
 ROOT = Path(__file__).resolve().parents[1]
