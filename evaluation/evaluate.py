@@ -56,6 +56,11 @@ class Evaluation:
         return {level: _share(levels[level]) for level in sorted(levels)}
 
     @property
+    def faults(self) -> int:
+        """Episodes that failed by our machinery's doing; ``trajgym.rollout.fault_summary`` says why."""
+        return sum(not t.valid for t in self.trajectories)
+
+    @property
     def mean_reward(self) -> float:
         """Mean undiscounted sum of rewards."""
         return sum(t.total_reward for t in self.trajectories) / max(1, len(self.trajectories))

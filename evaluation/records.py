@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trajgym.errors import DataError
-from trajgym.types import Trajectory, from_json, to_json
+from trajgym.types import Message, Trajectory, from_json, to_json
 
 __all__ = ["read_trajectories", "to_parquet", "trajectory_row", "write_jsonl"]
 
@@ -25,6 +25,7 @@ def trajectory_row(trajectory: Trajectory, extra: Mapping[str, Any] | None = Non
         extra: More columns, the same in each row, such as the update's number.
     """
     steps = trajectory.steps
+    messages = trajectory.messages or (Message("fault", trajectory.fault or ""),)
     terms: dict[str, float] = {}
     for step in steps:
         for name, value in step.reward_terms.items():
@@ -34,8 +35,9 @@ def trajectory_row(trajectory: Trajectory, extra: Mapping[str, Any] | None = Non
         "task_id": _clean(trajectory.task.id),
         "difficulty": -1 if trajectory.task.difficulty is None else trajectory.task.difficulty,
         "answer": _clean(trajectory.task.answer),
-        "messages": [{"role": _clean(m.role), "content": _clean(m.content)} for m in trajectory.messages],
-        "rewards": [float(s.reward) for s in steps],
+        # Neither is ever empty: a file of nothing but failed resets would have another type than the next one.
+        "messages": [{"role": _clean(m.role), "content": _clean(m.content)} for m in messages],
+        "rewards": [float(s.reward) for s in steps] or [0.0],
         "total_reward": trajectory.total_reward,
         # As JSON: a file in which nothing was paid would otherwise have another type than the next one.
         "reward_terms": json.dumps(terms),

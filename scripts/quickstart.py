@@ -16,6 +16,7 @@ from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError
 from trajgym.evaluation.evaluate import Evaluation, Share, evaluate, succeeded
 from trajgym.evaluation.measures import newcombe
+from trajgym.rollout import fault_summary
 from trajgym.trainers.config import GRPOConfig, load_config
 
 __all__ = ["main"]
@@ -90,6 +91,9 @@ def report(before: Evaluation, after: Evaluation, folder: Path) -> None:
     console.print(table)
     print(f"Turns per episode {before.mean_turns:.1f} → {after.mean_turns:.1f}; "
           f"reward {before.mean_reward:.2f} → {after.mean_reward:.2f}")  # fmt: skip
+    for when, found in (("Before", before), ("After", after)):
+        if found.faults:
+            print(f"{when} training, {fault_summary(found.trajectories)} They count as wrong answers.")
     plot_run(read_metrics(folder / "metrics.jsonl"), folder / "curves.png", title="GRPO on per-step rewards")
     pairs = zip(before.trajectories, after.trajectories, strict=True)
     learned = [(b, a) for b, a in pairs if succeeded(a) and not succeeded(b) and len(a.steps) > 2][:3]

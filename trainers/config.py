@@ -88,6 +88,14 @@ class GRPOConfig(BaseModel):
         ("q_proj", "k_proj", "v_proj", "o_proj"), min_length=1, description="Names of the adapted layers."
     )
 
+    # Faults of the environment's machinery, which are not the policy's
+    fault_alarm: float = Field(
+        0.05, ge=0, le=1, description="Share of an update's episodes lost to faults above which to warn; 1 never warns."
+    )
+    fault_limit: int = Field(
+        3, ge=1, description="Updates in a row without a usable group after which the run stops; fewer are skipped."
+    )
+
     # The run itself
     seed: int = Field(0, ge=0, description="Seeds everything.")
     output_dir: Path = Field(Path("runs"), description="Parent of the run folder.")

@@ -27,7 +27,7 @@ from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
 from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
-from trajgym.rollout import EnvPool, collect
+from trajgym.rollout import EnvPool, collect, fault_summary
 from trajgym.trainers.advantages import ESTIMATORS, Advantages, Estimator, scale
 from trajgym.trainers.batch import Batch, make_batch, normalizer_value
 from trajgym.trainers.config import GRPOConfig
@@ -49,8 +49,6 @@ from trajgym.trainers.schedule import TaskSchedule, lr_factor
 from trajgym.types import Group, StopReason, Trajectory
 
 __all__ = ["GRPOTrainer", "make_policy", "train", "usable_groups"]
-
-_EMPTY_UPDATES = 3  # so many updates in a row without one usable group end the run
 
 
 def train(config: GRPOConfig, *, name: str = "run") -> Path:
@@ -97,6 +95,7 @@ class GRPOTrainer:
 
         self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
+        self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
         self.clean = True  # the weights are those after that many updates, and of no step beyond
         state: dict[str, Any] = {}
         if config.resume:
@@ -109,15 +108,17 @@ class GRPOTrainer:
         optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
         if state:
             optimizer.load_state_dict(state["optimizer"])
-            self.update = int(state["update"])
+            self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
         self.accelerator = Accelerator(cpu=self.device.type == "cpu", device_placement=False, mixed_precision="no")
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
 
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
         config, total = self.config, self.schedule.total
-        monitor = Monitor(self.folder, total=total, first=self.update, tensorboard=config.tensorboard)
-        empty, saved = 0, self.update
+        monitor = Monitor(
+            self.folder, total=total, first=self.update, tensorboard=config.tensorboard, fault_alarm=config.fault_alarm
+        )
+        saved = self.update
         with self.pool, Interrupt() as interrupt:
             try:
                 while self.update < total:
@@ -131,20 +132,22 @@ class GRPOTrainer:
                     groups = usable_groups(
                         trajectories, config.num_generations, drop_truncated=config.truncated == "drop"
                     )
-                    empty = 0 if groups else empty + 1
-                    if empty and (empty == _EMPTY_UPDATES or self.update + 1 == total or _too_long(trajectories)):
-                        raise TrainingError(_why_empty(trajectories, config))
-                    advantages = self.credit(groups)
-                    learned = self.learn(groups, advantages, interrupt)
+                    fruitless = [] if groups else [*self.fruitless, _why_empty(trajectories, config)]
+                    if _too_long(trajectories):
+                        raise TrainingError(fruitless[-1])
+                    if len(fruitless) >= min(config.fault_limit, total):
+                        raise TrainingError(_give_up(fruitless))
+                    # Without a group the update is skipped, not tried again: its tasks may be what breaks a tool.
+                    learned = self.learn(groups, self.credit(groups), interrupt) if groups else {"groups": 0.0}
 
-                    self.update, self.clean = self.update + 1, True
+                    self.update, self.fruitless, self.clean = self.update + 1, fruitless, True
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
                     metrics |= rollout_metrics(trajectories, config.gamma) | learned
-                    sampled = metrics["tokens_per_trajectory"] * len(trajectories)
+                    sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
                     metrics["time/rollout"] = rollout_seconds
                     metrics["time/update"] = time.perf_counter() - start
                     metrics["time/tokens_per_second"] = sampled / metrics["time/update"]
-                    monitor.update(metrics)
+                    monitor.update(metrics, faults=fault_summary(trajectories), skipped=fruitless)
                     self._log_trajectories(trajectories)
                     if self.update % config.save_every == 0 or self.update == total:
                         self.save()
@@ -252,7 +255,7 @@ class GRPOTrainer:
 
     def save(self) -> Path:
         """Write a checkpoint of the current state."""
-        state = {"update": self.update, "optimizer": self.optimizer.state_dict()}
+        state = {"update": self.update, "fruitless": self.fruitless, "optimizer": self.optimizer.state_dict()}
         return self.folder.save(self.update, self.accelerator.unwrap_model(self.model), self.tokenizer, state)
 
     def _rescue(self) -> None:
@@ -278,7 +281,9 @@ class GRPOTrainer:
         return norm
 
     def _log_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
-        chosen = trajectories[: self.config.log_trajectories]
+        chosen = list(trajectories[: self.config.log_trajectories])
+        if chosen and all(t.valid for t in chosen):  # a fault that was warned of can be looked up
+            chosen[-1] = next((t for t in trajectories if not t.valid), chosen[-1])
         if chosen:
             path = self.folder.path / "trajectories" / f"update-{self.update:06d}.jsonl"
             with storage_errors(self.folder.path):
@@ -367,13 +372,18 @@ def _why_empty(trajectories: Sequence[Trajectory], config: GRPOConfig) -> str:
             f"The prompts leave no room for an answer in max_episode_tokens={config.max_episode_tokens}. Raise it, or "
             'shorten the prompt, e.g. with instructions="signature" in env_kwargs.'
         )
-    faults = [t.fault for t in trajectories if t.fault]
+    faults = fault_summary(trajectories)
     if faults:
-        return (
-            f"No group had two usable trajectories: {len(faults)} of {len(trajectories)} episodes failed; the first "
-            f"fault: {faults[0]}. Fix the environment."
-        )
+        return f"No group had two usable trajectories: {faults} See to the environment and its tools."
     return (
         "No group had two usable trajectories, since budgets cut them and truncated is 'drop'. Raise max_turn_tokens "
         "or max_episode_tokens, or set truncated to keep."
+    )
+
+
+def _give_up(fruitless: Sequence[str]) -> str:
+    many = f"{len(fruitless)} updates in a row" if len(fruitless) > 1 else "An update"
+    return (
+        f"{many} had nothing to learn from, so fault_limit ends the run. The first: {fruitless[0]} Then go on with "
+        "--resume, or start again where options must change."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from trajgym.rollout import fault_counts
 from trajgym.trainers.advantages import Advantages
 from trajgym.types import StopReason, Trajectory, discounted_return
 
@@ -16,13 +17,18 @@ def rollout_metrics(trajectories: Sequence[Trajectory], gamma: float) -> dict[st
 
     Shares lie in [0, 1]. ``reward`` is the undiscounted sum per trajectory and ``return`` the discounted one;
     ``reward/NAME`` is the part of one rubric term. ``success`` is missing where the rubric has no ``accuracy``.
-    Invalid trajectories count in ``fault_share`` alone.
+    Invalid trajectories count in ``fault_share`` alone, and in ``faults/CLASS``, their number by the class of what was
+    raised; where there are no others, the means are missing.
 
     Args:
         trajectories: A batch.
         gamma: Discount per turn.
     """
     valid = [t for t in trajectories if t.valid]
+    faults = {"fault_share": _mean([float(not t.valid) for t in trajectories])}
+    faults |= {f"faults/{kind}": float(count) for kind, count in fault_counts(trajectories).items()}
+    if not valid:
+        return faults
     steps = [s for t in valid for s in t.steps]
     results = [r for s in steps for r in s.results]
     reasons = [t.stop_reason for t in valid]
@@ -37,8 +43,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory], gamma: float) -> dict[st
         "tool_error_share": _mean([float(r.error is not None) for r in results]),
         "answered_share": _mean([float(r is StopReason.ANSWERED) for r in reasons]),
         "truncated_share": _mean([float(not r.terminates) for r in reasons]),
-        "fault_share": _mean([float(not t.valid) for t in trajectories]),
         "tokens_per_trajectory": _mean([sum(sum(row.mask) for row in t.rows) for t in valid]),
+        **faults,
     }
     names = sorted({name for s in steps for name in s.reward_terms})
     if names and "accuracy" not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from trajgym.trainers.runfolder import RunFolder, storage_errors
@@ -22,6 +23,7 @@ _COLUMNS = (
     ("grad", "grad_norm", "{:.2f}", 6),
     ("tok/s", "time/tokens_per_second", "{:,.0f}", 7),
 )
+_REPEAT = 20  # updates until a warning comes again, unless it has become twice as bad
 
 
 class Monitor:
@@ -32,9 +34,10 @@ class Monitor:
         total: Number of updates of the whole run.
         first: Updates that were done before, when the run is resumed.
         tensorboard: Whether to write TensorBoard events.
+        fault_alarm: Share of an update's episodes lost to faults above which to warn.
     """
 
-    def __init__(self, run: RunFolder, *, total: int, first: int, tensorboard: bool) -> None:
+    def __init__(self, run: RunFolder, *, total: int, first: int, tensorboard: bool, fault_alarm: float = 1.0) -> None:
         self._run, self._total, self._first = run, total, first
         self._start = time.monotonic()
         self._writer: Any = None
@@ -44,12 +47,16 @@ class Monitor:
             with storage_errors(run.path):
                 self._writer = SummaryWriter(str(run.path), purge_step=first + 1)
         self._printed = 0
+        self._fault_alarm = fault_alarm
+        self._told = (-_REPEAT, 0.0)  # update and share of the last warning
 
-    def update(self, metrics: dict[str, Any]) -> None:
+    def update(self, metrics: dict[str, Any], *, faults: str = "", skipped: Sequence[str] = ()) -> None:
         """Report one finished update.
 
         Args:
             metrics: Numbers by name; ``"update"`` counts from 1.
+            faults: How many episodes failed and with what; see :func:`trajgym.rollout.fault_summary`.
+            skipped: Why there was nothing to learn from, for this update and the ones just before it.
         """
         self._run.log(metrics)
         if self._writer is not None:
@@ -61,6 +68,21 @@ class Monitor:
             print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
         self._printed += 1
         print(self._line(metrics), flush=True)
+        if skipped:
+            print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
+        elif self._alarming(int(metrics["update"]), metrics.get("fault_share", 0.0)):
+            print(
+                f"  ! {faults} That is the machinery's doing, not the policy's: they are left out of the baseline and "
+                "the loss. See to the tools; metrics.jsonl counts faults by kind, trajectories/ shows one per update.",
+                flush=True,
+            )
+
+    def _alarming(self, update: int, share: float) -> bool:
+        last, told = self._told
+        if share <= self._fault_alarm or (update < last + _REPEAT and share < 2 * told):
+            return False
+        self._told = (update, share)
+        return True
 
     def _line(self, metrics: dict[str, Any]) -> str:
         update = int(metrics["update"])
@@ -69,8 +91,10 @@ class Monitor:
             value = metrics.get(name)
             cells.append(("–" if value is None else form.format(value)).rjust(width))
         seconds = time.monotonic() - self._start
+        share = metrics.get("fault_share", 0.0)
+        faults = f"  faults {share:.1%}" if share else ""
         left = seconds / (update - self._first) * (self._total - update)
-        return f"{update:4d}/{self._total:<4d}  " + "  ".join(cells) + f"  {_clock(left):>7}"
+        return f"{update:4d}/{self._total:<4d}  " + "  ".join(cells) + f"  {_clock(left):>7}" + faults
 
     def close(self) -> None:
         """Flush and close the event file."""

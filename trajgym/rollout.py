@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -16,17 +17,21 @@ from typing import Any
 
 import gymnasium
 
+from trajgym.envs.tools.worker import as_clean_text, one_line
 from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError
 from trajgym.policies.base import Policy
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
 
-__all__ = ["EnvPool", "Episode", "collect", "derive_seed"]
+__all__ = ["EnvPool", "Episode", "collect", "derive_seed", "fault_counts", "fault_summary"]
 
 MakeEnv = Callable[[], "gymnasium.Env[str, str]"]
 _Reply = tuple[Any, ...]
 
 # What the caller got wrong must stop the run; everything else that an environment raises is a fault of one episode.
 _CALLER_ERRORS = (ConfigError, DataError, EpisodeError, RewardError)
+_MAX_FAULT = 1_000  # characters
+
+_log = logging.getLogger(__name__)
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -83,7 +88,7 @@ class EnvPool:
         """Close all environments and threads."""
         self._executor.shutdown(wait=True, cancel_futures=True)
         for env in self._idle:
-            env.close()
+            _close(env)
         self._idle.clear()
 
     def __enter__(self) -> EnvPool:
@@ -99,7 +104,7 @@ class _Live:
 
     env: gymnasium.Env[str, str]
     plan: Episode
-    task: Task = field(default_factory=lambda: Task("", "", ""))
+    task: Task
     prompt: tuple[Message, ...] = ()
     steps: list[Step] = field(default_factory=list)
     action: Action | None = None
@@ -130,7 +135,8 @@ def collect(
 
     Raises:
         ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment
-            makes that one trajectory invalid (``trajectory.fault``) and the others go on.
+            makes that one trajectory invalid (``trajectory.fault``) and the others go on, also where a new
+            environment cannot be made.
     """
     return _Collector(policy, pool, episodes, deterministic, on_tick).run()
 
@@ -171,7 +177,14 @@ class _Collector:
     def _start(self) -> None:
         while self.waiting and len(self.live) < self.policy.capacity:
             index, plan = self.waiting.popleft()
-            live = self.live[index] = _Live(self.pool.take(), plan)
+            try:
+                env = self.pool.take()
+            except _CALLER_ERRORS:
+                raise
+            except Exception as error:
+                self.done[index] = Trajectory(_planned(plan), (), (), seed=plan.policy_seed, fault=_fault(error))
+                continue
+            live = self.live[index] = _Live(env, plan, _planned(plan))
             options = None if plan.task is None else {"task": plan.task}
             self.busy[self.pool.submit(live.env.reset, seed=plan.seed, options=options)] = index
 
@@ -194,7 +207,9 @@ class _Collector:
         except _CALLER_ERRORS:
             raise
         except (Exception, SystemExit) as error:  # SystemExit: an environment that calls exit() ends its own episode
-            self._finish(index, fault=f"{type(error).__name__}: {error}")
+            if live.action is not None:  # what the policy wrote last is the first thing to look at
+                live.steps.append(Step(live.action, Observation(), stop_reason=StopReason.FAULT))
+            self._finish(index, fault=_fault(error))
             return
         if live.action is None:
             self.policy.start(index, live.prompt, task=live.task, seed=live.plan.policy_seed)
@@ -227,7 +242,7 @@ class _Collector:
         if fault is None:
             self.pool.give(live.env)
         else:
-            live.env.close()  # its state is unknown; a fresh one takes its place
+            _close(live.env)  # its state is unknown; a fresh one takes its place
 
     def _abandon(self) -> None:
         """Close what is still live after an exception."""
@@ -235,8 +250,48 @@ class _Collector:
         for index, live in self.live.items():
             if live.started:
                 self.policy.finish(index)
-            live.env.close()
+            _close(live.env)
         self.live.clear()
+
+
+def fault_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
+    """Return how many trajectories are invalid, by the class of what was raised, most frequent first."""
+    return dict(Counter(_fault_of(t).partition(":")[0] for t in trajectories if not t.valid).most_common())
+
+
+def fault_summary(trajectories: Sequence[Trajectory]) -> str:
+    """Say how many trajectories are invalid and why the first one is; empty when all are valid.
+
+    >>> lost = Trajectory(Task("t", "", ""), (), (), fault="OSError: no space left")
+    >>> fault_summary([lost, lost])
+    '2 of 2 episodes failed, the first with OSError: no space left.'
+    """
+    lost = [t for t in trajectories if not t.valid]
+    if not lost:
+        return ""
+    return f"{len(lost)} of {len(trajectories)} episodes failed, the first with {_fault_of(lost[0]).rstrip('.')}."
+
+
+def _fault_of(trajectory: Trajectory) -> str:
+    return trajectory.fault or "no step"
+
+
+def _fault(error: BaseException) -> str:
+    """Write what was raised as ``Class: message`` in one line that can be printed and stored."""
+    return " ".join(as_clean_text(one_line(error), _MAX_FAULT).split())
+
+
+def _close(env: gymnasium.Env[str, str]) -> None:
+    """Close an environment; one that is broken may fail even in that, and must not take the others with it."""
+    try:
+        env.close()
+    except Exception:
+        _log.warning("An environment failed to close", exc_info=True)
+
+
+def _planned(plan: Episode) -> Task:
+    """Return what is known of an episode's task before its environment tells it."""
+    return plan.task if isinstance(plan.task, Task) else Task(plan.task or f"seed-{plan.seed}", "", "")
 
 
 def _read_reset(plan: Episode, reply: _Reply) -> tuple[Task, tuple[Message, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import trajgym.envs.tools.calculator  # noqa: F401  (registers "calculator")
+import trajgym.envs.tools.calculator
+import trajgym.envs.tools.python  # noqa: F401  (both register their tool)
 from trajgym.envs.tools.base import Tool, ToolFailure, get_tool, register_tool, select_tools, tool
 from trajgym.envs.tools.execution import ToolSessions
 

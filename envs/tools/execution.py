@@ -162,6 +162,8 @@ class _InHere:
         if self._function is None:
             try:
                 self._function = start(self._tool.target, self._seed)
+            except EnvironmentFault:  # it knows best what is missing
+                raise
             except Exception as error:
                 raise EnvironmentFault(f"The tool {self._tool.name!r} did not open: {error!r}") from error
         with _users_interrupt():

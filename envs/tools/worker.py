@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Outcome", "as_clean_text", "finish", "invoke", "receive_frame", "send_frame", "start"]
+__all__ = ["Outcome", "as_clean_text", "finish", "invoke", "one_line", "receive_frame", "send_frame", "start"]
 
 _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _DROPPED = "\n[… {} characters dropped …]\n"

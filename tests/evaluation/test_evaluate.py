@@ -50,7 +50,20 @@ def test_shares_by_difficulty() -> None:
 def test_a_fault_counts_as_a_failure() -> None:
     found = evaluate(Even(), lambda: Breaking(TASKS), TASKS)
     assert found.success == Share(3, 8)
-    assert [t.valid for t in found.trajectories].count(False) == 1
+    assert found.faults == 1
+    assert evaluate(Even(), environment, TASKS).faults == 0
+
+
+def test_a_failed_reset_counts_among_the_tasks_of_its_difficulty() -> None:
+    class Dead(ToolEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if options["task"].difficulty == 2:
+                raise EnvironmentFault("the pool is gone")
+            return super().reset(seed=seed, options=options)
+
+    found = evaluate(Even(), lambda: Dead(TASKS), TASKS)
+    assert found.by_difficulty == {-1: Share(0, 2), 1: Share(2, 4), 2: Share(0, 2)}
+    assert found.faults == 2
 
 
 def test_the_seed_decides() -> None:

@@ -120,6 +120,7 @@ def test_the_columns_of_a_row() -> None:
         "OSError: no disk",
         0,
     )
+    assert (lost["messages"], lost["rewards"]) == ([{"role": "fault", "content": "OSError: no disk"}], [0.0])
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet"])
@@ -130,17 +131,19 @@ def test_it_loads_with_datasets(tmp_path: Path, kind: str, monkeypatch: pytest.M
 
     disable_progress_bar()
     files = [tmp_path / "update-1.jsonl", tmp_path / "update-2.jsonl"]
-    write_jsonl(files[0], [trajectory_row(CUT)])  # a file without a single reward term must not spoil the types
-    write_jsonl(files[1], [trajectory_row(EXAMPLE), trajectory_row(FAULTY)])
+    # Neither a file of nothing but failed resets nor one without a single reward term must spoil the types.
+    files.insert(0, tmp_path / "update-0.jsonl")
+    write_jsonl(files[0], [trajectory_row(FAULTY)])
+    write_jsonl(files[1], [trajectory_row(CUT)])
+    write_jsonl(files[2], [trajectory_row(EXAMPLE)])
     if kind == "parquet":
         to_parquet(files, tmp_path / "all.parquet")
         files = [tmp_path / "all.parquet"]
     data: Any = load_dataset(kind, data_files=[str(f) for f in files], split="train", cache_dir=str(tmp_path / "cache"))
-    assert data["task_id"][:] == ["sum", "sum", "lost"]
-    assert data[1]["messages"][3] == {"role": "assistant", "content": "\\ud83d #### 72"}
-    assert [json.loads(terms) for terms in data["reward_terms"]] == [{}, {"tool_success": 0.625, "accuracy": 1.0}, {}]
-    assert data[2]["messages"] == []
-    assert data[1]["rewards"] == [0.125, 1.5]
+    assert data["task_id"][:] == ["lost", "sum", "sum"]
+    assert data[2]["messages"][3] == {"role": "assistant", "content": "\\ud83d #### 72"}
+    assert [json.loads(terms) for terms in data["reward_terms"]] == [{}, {}, {"tool_success": 0.625, "accuracy": 1.0}]
+    assert data["rewards"][:] == [[0.0], [0.0], [0.125, 1.5]]
 
 
 def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:

@@ -55,6 +55,18 @@ def test_the_table_and_the_dialogues_by_hand(
     assert "=== task-2: after ===" in dialogues
     assert "calculator" not in dialogues
     assert "tool      │ 72" in out
+    assert "failed" not in out
+
+
+def test_faults_of_an_evaluation_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1, "return": 0.5}\n')
+    task = Task("lost", "?", "72", difficulty=2)
+    lost = Trajectory(task, (), (), fault="EnvironmentFault: the pool is gone")
+    quickstart.report(Evaluation((played(1, True), played(2, True))), Evaluation((played(1, True), lost)), tmp_path)
+    out = capsys.readouterr().out
+    said = "1 of 2 episodes failed, the first with EnvironmentFault: the pool is gone. They count as wrong answers."
+    assert f"After training, {said}" in out
+    assert "Before training" not in out
 
 
 @pytest.mark.parametrize("args", [["--problems", "many"], ["--gama", "1"]])

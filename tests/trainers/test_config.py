@@ -65,6 +65,9 @@ def test_unknown_options_on_the_command_line(capsys: pytest.CaptureFixture[str])
         ({"resume": True, "overwrite": True}, "exclude each other"),
         ({"updates": "many"}, "updates: .* got 'many'"),
         ({"lora_targets": []}, "lora_targets"),
+        ({"fault_alarm": 5}, "fault_alarm: .* got 5"),
+        ({"fault_alarm": -0.1}, "fault_alarm: .* got -0.1"),
+        ({"fault_limit": 0}, "fault_limit: .* got 0"),
     ],
 )
 def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:

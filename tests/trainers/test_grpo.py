@@ -17,10 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trajgym.envs.base import ToolEnv
 from trajgym.errors import (
     ConfigError,
-    EnvironmentFault,
     RewardError,
     StorageError,
     TemplateError,
@@ -304,25 +302,6 @@ def test_invalid_members_leave_the_group() -> None:
     assert [len(g.trajectories) for g in usable_groups([good, cut, good, good, cut, cut], 3, drop_truncated=True)] == [
         2
     ]
-
-
-def test_faults_are_counted_and_a_run_of_nothing_but_faults_stops(
-    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sometimes(step: Any, task: Task, history: Any) -> float:
-        if step.action.text.startswith("1"):
-            raise EnvironmentFault("gone")
-        return 1.0
-
-    folder = train(load_config({**identity_options, "env_kwargs": {"reward": {"a": (sometimes, 1.0)}}, "name": "some"}))
-    assert any(0 < m["fault_share"] < 1 for m in metrics(folder))
-
-    def dead(self: Any, *, seed: int | None = None, options: Any = None) -> Any:
-        raise EnvironmentFault("the pool is gone")
-
-    monkeypatch.setattr(ToolEnv, "reset", dead)
-    with pytest.raises(TrainingError, match="the pool is gone"):
-        train(load_config({**identity_options, "updates": 9, "name": "all"}))
 
 
 def test_damaged_weights_stop_the_run(identity_options: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ CUT = Trajectory(
     (turn(0, accuracy=0.0, tool_success=0.0), turn(1, reason=StopReason.MAX_TURNS, accuracy=0.0, tool_success=0.25)),
     (TokenStream((1, 2, 3), (0, 0, 1), (-1, -1, 0), (0.0,) * 3),),
 )
-LOST = Trajectory(TASK, (), (turn(1, accuracy=9.0),), fault="died")
+LOST = Trajectory(TASK, (), (turn(1, accuracy=9.0),), fault="Died: the worker")
 
 
 def test_means_by_hand() -> None:
@@ -67,6 +67,7 @@ def test_means_by_hand() -> None:
             "answered_share": 0.5,
             "truncated_share": 0.5,
             "fault_share": 1 / 3,
+            "faults/Died": 1.0,
             "tokens_per_trajectory": (3 + 1) / 2,
             "reward/accuracy": 0.5,
             "reward/tool_success": (0.5 + 0.25) / 2,
@@ -94,11 +95,12 @@ def test_success_is_not_claimed_where_no_answer_is_graded() -> None:
     assert rollout_metrics([cut], 1.0)["success"] == 0.0
 
 
-def test_nothing_but_faults() -> None:
-    found = rollout_metrics([LOST, LOST], gamma=1.0)
-    assert found.pop("fault_share") == 1.0
-    assert set(found.values()) == {0.0}
-    assert rollout_metrics([], gamma=1.0)["fault_share"] == 0.0
+def test_nothing_but_faults_says_nothing_of_the_policy() -> None:
+    other = Trajectory(TASK, (), (), fault="OSError: no disk")
+    found = rollout_metrics([LOST, other, LOST], gamma=1.0)
+    assert found == {"fault_share": 1.0, "faults/Died": 2.0, "faults/OSError": 1.0}
+    assert rollout_metrics([], gamma=1.0) == {"fault_share": 0.0}
+    assert not any(name.startswith("faults/") for name in rollout_metrics([RIGHT], gamma=1.0))
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,60 @@ def test_what_is_left_is_reckoned_from_where_the_run_went_on(
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["2:30:00", "0:00"]
 
 
+def test_faults_stand_behind_the_line_only_where_there_are_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor = Monitor(folder(tmp_path), total=3, first=0, tensorboard=False)
+    monitor.update({"update": 1, "fault_share": 0.0})
+    monitor.update({"update": 2, "fault_share": 0.03125}, faults="1 of 32 episodes failed.")
+    head, clean, faulty = capsys.readouterr().out.splitlines()
+    assert "fault" not in head + clean
+    assert faulty.endswith("faults 3.1%")
+
+
+def warned(monitor: Monitor, shares: list[float], capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """The updates with a warning."""
+    found = []
+    for update, share in enumerate(shares, 1):
+        monitor.update({"update": update, "fault_share": share}, faults=f"In update {update} some episodes failed.")
+        warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ! ")]
+        assert all(line.startswith(f"  ! In update {update} some episodes failed. ") for line in warnings)
+        found += [update] * len(warnings)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shares", "updates"),
+    [
+        ([0.0, 0.1, 0.1001, 0.0, 0.2], [3]),  # the limit itself is allowed
+        ([0.15] * 45, [1, 21, 41]),
+        ([0.15, 0.25, 0.35, 0.5, 0.65, 0.7], [1, 3, 6]),  # again when it has doubled
+        ([0.15, *[0.0] * 30, 0.11], [1, 32]),
+    ],
+)
+def test_a_share_above_the_limit_is_warned_of_and_not_at_every_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shares: list[float], updates: list[int]
+) -> None:
+    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=0.1)
+    assert warned(monitor, shares, capsys) == updates
+
+
+def test_one_as_the_limit_never_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=1.0)
+    assert warned(monitor, [1.0] * 30, capsys) == []
+
+
+def test_a_skipped_update_is_told_every_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=0.1)
+    monitor.update({"update": 1, "fault_share": 1.0}, faults="All failed.", skipped=["The disk is full."])
+    monitor.update({"update": 2, "fault_share": 1.0}, faults="All failed.", skipped=["The disk is full.", "No pool."])
+    first, second = (line for line in capsys.readouterr().out.splitlines() if "!" in line)
+    assert first.startswith("  ! Skipped, 1 in a row")
+    assert first.endswith("The disk is full.")
+    assert second.startswith("  ! Skipped, 2 in a row")
+    assert second.endswith("No pool.")
+
+
 def test_every_number_is_in_the_metrics_file(tmp_path: Path) -> None:
     run = folder(tmp_path)
     monitor = Monitor(run, total=2, first=0, tensorboard=False)

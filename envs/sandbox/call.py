@@ -1,0 +1,254 @@
+"""One call, seen from the host: a small state machine over non-blocking descriptors.
+
+:meth:`Call.pump` does all that can be done now and never waits for the worker; whoever drives it (a poll loop for one
+or many calls, or asyncio) decides how to wait in between.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox.reply import Reply, ReplyError, frame, max_frame, read_reply
+from trajgym.envs.sandbox.results import Kind, Result
+from trajgym.envs.sandbox.text import clean, halves, join, shorten
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox.session import Session
+
+__all__ = ["MAX_CODE", "Call"]
+
+MAX_CODE = 1_000_000  # characters
+_CHUNK = 1 << 16
+
+# Processor seconds between two calls that are not work: waiting for the next request after a reply was sent.
+_IDLE = 0.02
+# An ended process is reported at once; one that merely closed its channel is not, and is killed after this long.
+_EXIT_GRACE = 0.03
+
+_KINDS = {
+    "ok": Kind.OK,
+    "error": Kind.USER_ERROR,
+    "refused": Kind.USER_ERROR,
+    "memory": Kind.MEMORY_LIMIT,
+    "exit": Kind.EXIT,
+}
+
+
+class Call:
+    """A call that has been sent; ``result`` is set when it has ended.
+
+    Args:
+        session: Where it runs.
+        code: What runs.
+    """
+
+    def __init__(self, session: Session, code: str) -> None:
+        self.session = session
+        self.result: Result | None = None
+        self.unsent = b""
+        self.output_open = True
+        self._id = secrets.token_hex(8)
+        self._reply = bytearray()
+        self._output = bytearray()
+        self._frame_limit = max_frame(session.limits.output)
+        self._began = time.monotonic()
+        self._cpu_began = self._cpu = 0.0
+        self._began_running = False
+        session.link.check_owner()
+        if session.dead is not None:
+            kind = Kind.POOL_DIED if session.link.failure else Kind.SESSION_DEAD
+            self._end(kind, message=f"This session is over: {session.dead}.")
+        elif len(code) > MAX_CODE:
+            message = f"The code has {len(code):,} characters; at most {MAX_CODE:,} are run."
+            self._end(Kind.USER_ERROR, error_type="invalid_source", message=message)
+        else:
+            self._start(code)
+
+    def seconds_left(self) -> float:
+        """Return the least number of seconds after which a limit may be broken."""
+        limits = self.session.limits
+        wall = self._began + limits.wall_seconds - time.monotonic()
+        # One thread cannot use CPU time faster than time passes.
+        return max(min(wall, limits.cpu - (self._cpu - self._cpu_began)), 0.0) + 0.0005
+
+    def interest(self, output: bool) -> dict[int, int]:
+        """Return the descriptors to watch and for what, as ``select.poll`` takes them.
+
+        Args:
+            output: Whether the call lasts long enough to watch its output.
+        """
+        found = {self.session.control.fileno(): select.POLLIN | (select.POLLOUT if self.unsent else 0)}
+        if output and self.output_open:
+            found[self.session.output] = select.POLLIN
+        return found
+
+    def pump(self) -> Result | None:
+        """Do what can be done without waiting; return the result once there is one."""
+        if self.result is not None:
+            return self.result
+        if self.unsent:
+            self._send()
+        try:
+            reply = self._receive()
+        except ReplyError as error:
+            self._drain()
+            return self._fault(Kind.PROTOCOL_VIOLATION, f"The reply was forged or broken ({error}).")
+        except EOFError:
+            return self._ended()
+        self._drain()
+        limits = self.session.limits
+        if len(self._output) > limits.output_bytes:
+            return self._fault(Kind.OUTPUT_LIMIT, f"More than {limits.output_bytes:,} bytes of output.")
+        self._cpu = self.session.cpu_clock() or self._cpu
+        if reply is not None:
+            return self._answered(reply)
+        if self._cpu - self._cpu_began >= limits.cpu:
+            return self._fault(Kind.CPU_TIMEOUT, f"More than {limits.cpu:g} s of processor time.")
+        if time.monotonic() - self._began >= limits.wall_seconds:
+            return self._fault(Kind.WALL_TIMEOUT, f"More than {limits.wall_seconds:g} s, asleep or waiting.")
+        return None
+
+    def _start(self, code: str) -> None:
+        """Look for anything that happened since the last call, then send the request."""
+        session = self.session
+        cpu = session.cpu_clock()
+        poller = select.poll()
+        poller.register(session.control, select.POLLIN)
+        poller.register(session.output, select.POLLIN)
+        pending = dict(poller.poll(0))
+        if pending.get(session.control.fileno(), 0) & select.POLLIN:
+            try:
+                if session.control.recv(1, 0x40):  # MSG_DONTWAIT
+                    self._fault(Kind.PROTOCOL_VIOLATION, "A reply came that nobody had asked for.")
+                    return
+            except OSError:
+                pass
+            self._ended()
+        elif cpu is None or pending.get(session.control.fileno()):
+            self._ended()
+        elif session.calls and (cpu - session.cpu_end > _IDLE or pending.get(session.output, 0) & select.POLLIN):
+            self._fault(Kind.BACKGROUND_ACTIVITY, "Something ran or wrote after the last call had ended.")
+        else:
+            session.calls += 1
+            self._began_running = True
+            self._cpu_began = self._cpu = cpu
+            self.unsent = frame({"id": self._id, "code": code})
+            self._send()
+
+    def _send(self) -> None:
+        try:
+            self.unsent = self.unsent[self.session.control.send(self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # the worker is gone: its end is seen when reading
+            self.unsent = b""
+
+    def _receive(self) -> Reply | None:
+        """Return the reply if it is complete.
+
+        Raises:
+            ReplyError: It is none.
+            EOFError: The channel is closed.
+        """
+        while True:
+            try:
+                part = self.session.control.recv(_CHUNK)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                part = b""
+            if not part:
+                raise EOFError
+            self._reply += part
+            reply = read_reply(self._reply, self._id, self._frame_limit)
+            if reply is not None or len(part) < _CHUNK:
+                return reply
+
+    def _drain(self) -> None:
+        """Take what was written, up to a little more than may be."""
+        while self.output_open and len(self._output) <= self.session.limits.output_bytes:
+            try:
+                part = os.read(self.session.output, _CHUNK)
+            except BlockingIOError:
+                return
+            self._output += part
+            self.output_open = bool(part)
+
+    def _answered(self, reply: Reply) -> Result:
+        self.session.cpu_end = self._cpu
+        error = {} if reply.status == "ok" else {"error_type": shorten(clean(reply.type), 200)}
+        return self._end(
+            _KINDS[reply.status],
+            reply,
+            message=shorten(clean(reply.message), 2_000),
+            traceback=shorten(clean(reply.traceback), 8_000),
+            exit_code=reply.exit_code if reply.status == "exit" else None,
+            **error,
+        )
+
+    def _fault(self, kind: Kind, message: str) -> Result:
+        """End the session over something the host saw."""
+        self.session.end(f"{kind}: {message.rstrip('.')}")
+        if self._began_running:
+            self._drain()
+        return self._end(kind, message=message, state_lost=True)
+
+    def _ended(self) -> Result:
+        """The worker closed its channel: find out how it ended."""
+        self._drain()
+        session = self.session
+        status = session.link.exit_status(session.number, session.pidfd, _EXIT_GRACE)
+        if session.link.failure:
+            session.end(session.link.failure)
+            return self._end(Kind.POOL_DIED, message=f"{session.link.failure}.", state_lost=True)
+        if status is None:
+            return self._fault(Kind.PROCESS_EXIT, "The interpreter closed its channel.")
+        if not os.WIFSIGNALED(status):
+            code = os.WEXITSTATUS(status)
+            session.end(f"the interpreter exited with status {code}")
+            message = f"The interpreter exited with status {code} before the code had ended."
+            return self._end(Kind.PROCESS_EXIT, message=message, exit_code=code, state_lost=True)
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+        session.end(f"the interpreter was ended by {name}")
+        if number in (signal.SIGXCPU, signal.SIGKILL) and self._cpu >= session.limits.session_cpu - 1:
+            message = f"More than {session.limits.session_cpu:g} s of processor time in this session."
+            return self._end(Kind.CPU_TIMEOUT, message=message, signal=number, state_lost=True)
+        message = f"The interpreter crashed ({name})."
+        return self._end(Kind.CRASH, message=message, signal=number, state_lost=True)
+
+    def _end(self, kind: Kind, reply: Reply | None = None, **fields: object) -> Result:
+        output, dropped = self._shown(reply)
+        self.result = Result(
+            kind,
+            output,
+            dropped,
+            isolation=self.session.isolation,
+            seconds=time.monotonic() - self._began,
+            cpu_seconds=self._cpu - self._cpu_began,
+            **fields,  # type: ignore[arg-type]
+        )
+        return self.result
+
+    def _shown(self, reply: Reply | None) -> tuple[str, int]:
+        """Return the output with the echoed value behind it, its middle missing if it is long, and what is missing."""
+        text = clean(self._output.decode("utf-8", "replace"))
+        tail, dropped = "", 0
+        if reply is not None and reply.value:
+            text += ("\n" if text and not text.endswith("\n") else "") + clean(reply.value)
+            tail, dropped = clean(reply.tail), reply.dropped
+        limit = self.session.limits.output
+        total = len(text) + len(tail) + dropped
+        if total <= limit:
+            return text, 0
+        if not dropped:
+            head, tail, dropped = halves(text + tail, limit)
+            return join(head, tail, dropped), dropped
+        head, tail = text[: limit - limit // 2], tail[-(limit // 2) :]
+        dropped = total - len(head) - len(tail)
+        return join(head, tail, dropped), dropped

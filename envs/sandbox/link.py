@@ -1,0 +1,267 @@
+"""The host's end of a zygote: starting it, asking it for workers, hearing how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trajgym.envs.sandbox.results import IsolationUnavailable, PoolClosed
+
+__all__ = ["Link"]
+
+_MESSAGE = 1 << 16
+_START_SECONDS = 120.0
+_EVENT_SECONDS = 20.0
+_CLOSE_SECONDS = 2.0
+
+# The jail side finds its own files under the names they have here, and nothing else of the package.
+_BOOT = """
+import sys, types
+for name in ("trajgym", "trajgym.envs", "trajgym.envs.sandbox"):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = [sys.argv[1]]
+from trajgym.envs.sandbox.zygote import main
+main(int(sys.argv[2]), int(sys.argv[3]))
+"""
+
+# Nothing of the trainer's environment goes in. One thread for linear algebra: a worker may have no more.
+_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PATH": "",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "TZ": "UTC",
+}
+# Which kernels a linear algebra library takes is a matter of this machine.
+_KEPT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
+class Link:
+    """A running zygote.
+
+    Args:
+        settings: What the zygote is told; see :class:`trajgym.envs.sandbox.zygote.Zygote`.
+        python: The interpreter it runs in.
+
+    Raises:
+        IsolationUnavailable: It could not build the jail.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], python: str) -> None:
+        self.layers: frozenset[str] = frozenset(settings["layers"])
+        """Those of :data:`trajgym.envs.sandbox.jail.LAYERS` that are on."""
+        self.failure: str | None = None
+        """What ended the zygote, or ``None``."""
+        self.members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._owner = os.getpid()
+        self._numbers = 0
+        self._spawned: dict[int, int | str] = {}
+        self._ends: dict[int, int] = {}
+        self._watched: set[int] = set()
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._channel, process = _start(python)
+        self._finalizer = weakref.finalize(self, _stop, self._channel, process)
+        self._process = process
+        self.ready: dict[str, Any] = {}
+        self._channel.setblocking(False)
+        self._send(json.dumps(settings).encode(), [])
+        if not self._wait(lambda: bool(self.ready), _START_SECONDS):
+            reason = self.failure or f"it did not start within {_START_SECONDS:g} s"
+            self.close()
+            raise IsolationUnavailable(reason)
+        _LINKS.add(self)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child that was started."""
+        return self._process.pid
+
+    def spawn(self, order: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+        """Have a worker forked.
+
+        Args:
+            order: What it may use; see :meth:`trajgym.envs.sandbox.jail.Jail.enter`.
+            descriptors: The worker's ends of the reply channel and of the output pipe.
+
+        Returns:
+            The worker's number and a pidfd of it.
+
+        Raises:
+            IsolationUnavailable: The zygote is gone, or cannot fork.
+        """
+        with self._sending:
+            self._numbers += 1
+            number = self._numbers
+            self._watched.add(number)
+            self._send(json.dumps({**order, "number": number}).encode(), descriptors)
+        self._wait(lambda: number in self._spawned, _EVENT_SECONDS)
+        spawned = self._spawned.pop(number, None)
+        if not isinstance(spawned, int):
+            self._watched.discard(number)
+            raise IsolationUnavailable(f"No worker could be started: {spawned or self.failure or 'no answer'}.")
+        return number, spawned
+
+    def exit_status(self, number: int, pidfd: int, grace: float) -> int | None:
+        """Return how a worker ended, as ``os.waitpid`` gives it, or ``None`` if it has not.
+
+        Args:
+            number: The worker's.
+            pidfd: The worker's.
+            grace: Seconds to wait for its end.
+        """
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        ended = bool(poller.poll(grace * 1000))
+        self._wait(lambda: number in self._ends, _EVENT_SECONDS if ended else 0.0)
+        return self._ends.get(number)
+
+    def forget(self, number: int) -> None:
+        """Hear no more of a worker."""
+        self._watched.discard(number)
+        self._ends.pop(number, None)
+
+    def alive(self) -> bool:
+        """Return whether the zygote still serves; its messages so far are read."""
+        self._wait(lambda: False, 0.0)
+        return self.failure is None
+
+    def check_owner(self) -> None:
+        """Refuse work in a forked process, whose sessions would be shared with its parent's.
+
+        Raises:
+            PoolClosed: This is such a process.
+        """
+        if os.getpid() != self._owner:
+            raise PoolClosed(
+                f"This pool belongs to process {self._owner}, and this is process {os.getpid()}, forked from it. "
+                "Make a new Pool here."
+            )
+
+    def close(self) -> None:
+        """End the zygote and all its workers. Idempotent."""
+        self.failure = self.failure or "the pool was closed"
+        self._finalizer()
+
+    def abandon(self) -> None:
+        """Let go of everything without ending it: for the child of a fork, which holds copies of the descriptors."""
+        self._finalizer.detach()
+        self._channel.close()
+        # Not ours to wait for, and no warning that nobody did.
+        self._process.returncode = 0
+        for member in list(self.members):
+            member.abandon()
+
+    def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
+        while self.failure is None:
+            try:
+                socket.send_fds(self._channel, [message], descriptors)
+                return
+            except BlockingIOError:
+                # It may be waiting for us to read; waiting for it alone would be the end of both.
+                self._wait(lambda: False, 0.0)
+                poller = select.poll()
+                poller.register(self._channel, select.POLLOUT | select.POLLIN)
+                poller.poll(100)
+            except OSError as error:
+                self.failure = f"the interpreter's pool died ({error})"
+
+    def _wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Read events until ``done()``, for at most ``seconds``; whichever thread waits reads for all."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            left = deadline - time.monotonic()
+            if self.failure is not None or not self._receiving.acquire(timeout=max(left, 0.0)):
+                break
+            try:
+                if done():
+                    break
+                poller = select.poll()
+                poller.register(self._channel, select.POLLIN)
+                if not poller.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+                    break
+                self._receive()
+            finally:
+                self._receiving.release()
+        return done()
+
+    def _receive(self) -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._channel, _MESSAGE, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, descriptors = b"", []
+        if not message:
+            self.failure = "the interpreter's pool died"
+            return
+        event = json.loads(message)
+        kind, number = event["event"], event.get("number")
+        if kind == "ready":
+            self.ready = event
+        elif kind == "spawned":
+            self._spawned[number] = descriptors[0]
+        elif kind == "exit":
+            if number in self._watched:
+                self._ends[number] = event["status"]
+        elif number is None:
+            self.failure = event["reason"]
+        else:
+            self._spawned[number] = event["reason"]
+
+
+def _start(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.pidfd_open(os.getpid())
+    here = os.path.dirname(os.path.abspath(__file__))
+    command = [python, "-s", "-S", "-P", "-c", _BOOT, here, str(theirs.fileno()), str(parent)]
+    environment = _ENVIRONMENT | {name: os.environ[name] for name in _KEPT if name in os.environ}
+    try:
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            pass_fds=(theirs.fileno(), parent),
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if sys.flags.dev_mode else subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is the trainer's
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(parent)
+    return ours, process
+
+
+def _stop(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    channel.close()
+    try:
+        process.wait(_CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+_LINKS: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for link in list(_LINKS):
+        link.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

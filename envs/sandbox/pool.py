@@ -1,0 +1,215 @@
+"""A pool: one zygote, and any number of sessions forked from it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from trajgym.envs.sandbox import landlock, selftest
+from trajgym.envs.sandbox.limits import Limits
+from trajgym.envs.sandbox.link import Link
+from trajgym.envs.sandbox.places import find_places, unassigned_uid
+from trajgym.envs.sandbox.results import IsolationUnavailable, PoolClosed, Result
+from trajgym.envs.sandbox.session import Session, drive
+from trajgym.envs.sandbox.tiers import LAYERS_OF, candidates, missing, remedy, unavailable
+from trajgym.errors import ConfigError
+
+__all__ = ["Pool"]
+
+_log = logging.getLogger(__name__)
+
+
+class Pool:
+    """Interpreters for untrusted code, isolated by the kernel. A context manager that closes it.
+
+    Starting takes the time to import the packages once; a session then is a fork. Where the machinery dies (somebody
+    killed it, memory ran out), its sessions answer ``PoolDied``, and the next :meth:`open` builds it anew.
+
+    Args:
+        limits: What each session may use, unless it is opened with limits of its own.
+        packages: Top-level packages that code may import besides the standard library; name those they need as well.
+        isolation: ``"namespaces"``, ``"landlock"`` or ``"none"``; by default the strongest that passes its self-test.
+        min_isolation: The weakest that will do.
+        allow_unsafe: With the environment variable ``TRAJGYM_ALLOW_UNSAFE=1``, permits ``"none"``.
+        without: Layers to leave out, to see what each does; needs the same two switches and counts as ``"none"``.
+
+    Raises:
+        IsolationUnavailable: No permitted isolation works here; says what is missing and how to get it.
+        ConfigError: For an argument that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        packages: Iterable[str] = ("numpy", "mpmath", "sympy"),
+        isolation: str | None = None,
+        min_isolation: str = "landlock",
+        allow_unsafe: bool = False,
+        without: Iterable[str] = (),
+    ) -> None:
+        self.limits = limits or Limits()
+        self.packages = tuple(packages)
+        self._places = find_places(self.packages)
+        self._without = frozenset(without)
+        if self._without:
+            candidates("none", "none", allow_unsafe=allow_unsafe)
+        self._tiers = candidates(isolation, min_isolation, allow_unsafe=allow_unsafe)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._folder: str | None = None
+        self.restarts = 0
+        """How often the machinery was built anew."""
+        self.isolation = "none"
+        """What keeps code from the host."""
+        self.landlock = 0
+        """Version of the kernel's Landlock, 0 for none."""
+        self._link = self._build()
+
+    def open(self, seed: int = 0, *, limits: Limits | None = None) -> Session:
+        """Open a session: an interpreter of its own, with a state that lasts until it is closed.
+
+        Args:
+            seed: Makes its random numbers; the same seed and code give the same output.
+            limits: Replace the pool's.
+
+        Raises:
+            PoolClosed: After :meth:`close`, and in a forked process.
+            IsolationUnavailable: The machinery died and could not be built anew.
+        """
+        link = self._live_link()
+        limits = limits or self.limits
+        folder = self._scratch_folder(link, limits)
+        return Session.open(link, self.isolation, limits, seed, folder)
+
+    async def aopen(self, seed: int = 0, *, limits: Limits | None = None) -> Session:
+        """Open a session without blocking the event loop; see :meth:`open`."""
+        return await asyncio.to_thread(self.open, seed, limits=limits)
+
+    def run(self, pairs: Sequence[tuple[Session, str]]) -> list[Result]:
+        """Run one call in each of several sessions at once, from this one thread.
+
+        Args:
+            pairs: Sessions, each of them once, and what to run in them.
+
+        Returns:
+            One result per pair, in order.
+        """
+        return drive(pairs)
+
+    def close(self) -> None:
+        """End every session and the machinery. Idempotent."""
+        self._closed = True
+        self._link.close()
+        for session in list(self._link.members):
+            session.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pool, isolation {self.isolation}, {len(self._link.members)} sessions>"
+
+    def _live_link(self) -> Link:
+        with self._lock:
+            self._link.check_owner()
+            if self._closed:
+                raise PoolClosed("This pool is closed. Make a new Pool.")
+            if not self._link.alive():
+                _log.warning("%s; it is built anew", self._link.failure)
+                self._link.close()
+                self._link = self._build()
+                self.restarts += 1
+            return self._link
+
+    def _build(self) -> Link:
+        """Start a zygote with the strongest isolation that holds."""
+        reasons: dict[str, str] = {}
+        for tier in self._tiers:
+            reasons[tier] = missing(tier)
+            if reasons[tier]:
+                continue
+            try:
+                link = self._start(tier)
+            except IsolationUnavailable as error:
+                number = re.search(r"\[Errno (\d+)\]", str(error))
+                hint = remedy(tier, int(number[1]) if number else None)
+                reasons[tier] = f"{error}; {hint}" if hint else str(error)
+                continue
+            misses = [] if tier == "none" or self._without else self._test(link, tier)
+            if not misses:
+                self.isolation = "none" if self._without else tier
+                self.landlock = int(link.ready["landlock"])
+                return link
+            link.close()
+            reasons[tier] = "its self-test failed: " + ", ".join(misses)
+        raise unavailable(reasons)
+
+    def _start(self, tier: str) -> Link:
+        layers = set(LAYERS_OF[tier]) - self._without
+        if landlock.abi() == 0:
+            layers.discard("landlock")
+        uid = unassigned_uid() if os.geteuid() == 0 and tier != "none" else None
+        if "namespaces" not in layers:
+            if uid is not None and not _can_read(uid, self._places.read):
+                uid = None
+            if self.limits.scratch:
+                self._folder = self._folder or tempfile.mkdtemp(prefix="trajgym-scratch-")
+                os.chown(self._folder, -1 if uid is None else uid, -1)
+        settings = {
+            "layers": sorted(layers),
+            "packages": self.packages,
+            "search": self._places.search,
+            "read": self._places.read,
+            "hide": self._places.hide,
+            "uid": uid,
+            "folder": self._folder if "namespaces" not in layers else None,
+        }
+        return Link(settings, sys.executable)
+
+    def _test(self, link: Link, tier: str) -> list[str]:
+        try:
+            with Session.open(
+                link, tier, self.limits, seed=0, folder=self._scratch_folder(link, self.limits)
+            ) as session:
+                return selftest.misses(session, self.packages)
+        except IsolationUnavailable as error:
+            return [str(error)]
+
+    def _scratch_folder(self, link: Link, limits: Limits) -> str | None:
+        """Make the scratch folder of one session, where the kernel does not."""
+        if "namespaces" in link.layers or not limits.scratch:
+            return None
+        if self._folder is None:
+            raise ConfigError(
+                "Without namespaces, scratch is asked for when the pool is made: Pool(limits=Limits(scratch=…))."
+            )
+        folder = tempfile.mkdtemp(dir=self._folder)
+        os.chown(folder, os.stat(self._folder).st_uid, -1)
+        return folder
+
+
+def _can_read(uid: int, paths: Iterable[str]) -> bool:
+    """Whether user ``uid`` may enter each of the folders; asked as that user, since only the kernel knows all rules."""
+    os.seteuid(uid)
+    try:
+        return all(
+            os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0), effective_ids=True) for path in paths
+        )
+    finally:
+        os.seteuid(0)

@@ -1,0 +1,181 @@
+"""What the zygote imports and warms, so that no call of a session pays for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+__all__ = ["preload"]
+
+# What programs of a language model import most, beyond what these import themselves.
+_STANDARD = [
+    "abc",
+    "array",
+    "ast",
+    "asyncio",
+    "base64",
+    "bisect",
+    "calendar",
+    "cmath",
+    "collections",
+    "collections.abc",
+    "concurrent.futures",
+    "contextlib",
+    "copy",
+    "csv",
+    "ctypes",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "difflib",
+    "enum",
+    "fractions",
+    "functools",
+    "gc",
+    "glob",
+    "gzip",
+    "hashlib",
+    "heapq",
+    "html",
+    "http.client",
+    "inspect",
+    "io",
+    "itertools",
+    "json",
+    "keyword",
+    "linecache",
+    "locale",
+    "logging",
+    "math",
+    "numbers",
+    "operator",
+    "os",
+    "pathlib",
+    "pickle",
+    "platform",
+    "pprint",
+    "queue",
+    "random",
+    "re",
+    "secrets",
+    "shutil",
+    "signal",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "stat",
+    "statistics",
+    "string",
+    "struct",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "textwrap",
+    "threading",
+    "time",
+    "timeit",
+    "traceback",
+    "types",
+    "typing",
+    "unicodedata",
+    "urllib.request",
+    "uuid",
+    "warnings",
+    "weakref",
+    "zlib",
+    "zoneinfo",
+]
+
+# Extension modules of no use in a jail, some of them large.
+_SKIPPED = (
+    "_curses",
+    "_tkinter",
+    "readline",
+    "_test",
+    "_xx",
+    "xx",
+    "_ctypes_test",
+    "_dbm",
+    "_gdbm",
+    "nis",
+    "ossaudiodev",
+)
+
+
+def _warm_numpy() -> None:
+    numpy = importlib.import_module("numpy")
+    for part in ("fft", "linalg", "polynomial", "random", "ma"):
+        importlib.import_module(f"numpy.{part}")
+    numpy.random.default_rng(0).random()
+    numpy.linalg.solve(numpy.eye(2), numpy.ones(2))
+    repr(numpy.arange(3) / 2)
+
+
+def _warm_sympy() -> None:
+    sympy = importlib.import_module("sympy")
+    x, y = sympy.symbols("x y")
+    sympy.solve(x**2 - 2, x)
+    sympy.solve([x + y - 3, x - y - 1], [x, y])
+    sympy.factor(x**2 - 1)
+    sympy.integrate(x**2, x)
+    sympy.sympify("x + 1")
+    repr(sympy.diff(sympy.sin(x) * x, x).evalf(subs={x: 1}))
+
+
+_WARM: dict[str, Callable[[], None]] = {"numpy": _warm_numpy, "sympy": _warm_sympy}
+
+
+class _Allowed:
+    """Finds the allowed packages, and nothing else, in folders that hold more."""
+
+    def __init__(self, packages: Collection[str], search: Sequence[str]) -> None:
+        self._packages, self._search = frozenset(packages), list(search)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a top-level package; Python itself finds what is in one."""
+        return PathFinder.find_spec(name, self._search) if path is None and name in self._packages else None
+
+
+def preload(packages: Collection[str], search: Sequence[str]) -> None:
+    """Import the usual standard library, its extension modules and ``packages``.
+
+    Extension modules load system libraries that are out of a worker's sight; once loaded, they are found by name.
+
+    Args:
+        packages: Names of top-level packages.
+        search: Folders that hold them.
+
+    Raises:
+        ImportError: A package, or one that it needs, is not among those allowed.
+    """
+    sys.meta_path.append(_Allowed(packages, search))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in (*_STANDARD, *_extensions()):
+            with contextlib.suppress(ImportError):  # built without it
+                importlib.import_module(name)
+        for name in packages:
+            importlib.import_module(name)
+            _WARM.get(name, lambda: None)()
+    # Neither would find a program to start; better to say so than to answer with a status that nobody reads.
+    os.system = sys.modules["posix"].system = _no_shell  # type: ignore[assignment, attr-defined]
+    # Workers never write bytecode, nor look for it where it is not.
+    sys.dont_write_bytecode = True
+
+
+def _no_shell(command: str) -> int:
+    """Stand in for ``os.system``."""
+    raise PermissionError(1, "There is no shell here, and no other program", str(command))
+
+
+def _extensions() -> list[str]:
+    folder = os.path.join(sysconfig.get_path("platstdlib"), "lib-dynload")
+    names = {file.split(".")[0] for file in os.listdir(folder)} if os.path.isdir(folder) else set()
+    return sorted(name for name in names if not name.startswith(_SKIPPED))

@@ -1,0 +1,159 @@
+"""Python as a tool: a notebook for the policy, in the isolated interpreter of :mod:`trajgym.envs.sandbox`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from trajgym.envs.sandbox import Kind, Limits, Pool, Result, Session
+from trajgym.envs.tools.base import Tool, ToolFailure, register_tool, tool
+from trajgym.errors import EnvironmentFault
+
+__all__ = ["PythonTool", "python_tool"]
+
+# What a policy is told; results that are none of these have no kind of their own in a dialogue.
+_KINDS = {
+    Kind.USER_ERROR: "exception",
+    Kind.EXIT: "exit",
+    Kind.MEMORY_LIMIT: "memory",
+    Kind.CPU_TIMEOUT: "timeout",
+    Kind.WALL_TIMEOUT: "timeout",
+    Kind.OUTPUT_LIMIT: "output_limit",
+    Kind.CRASH: "worker_died",
+    Kind.PROCESS_EXIT: "worker_died",
+    Kind.PROTOCOL_VIOLATION: "protocol_violation",
+    Kind.BACKGROUND_ACTIVITY: "background_activity",
+}
+_NOT_RUN = ("unsupported_magic", "invalid_source")
+_LOST = "The interpreter was restarted: variables, functions and imports of earlier calls are gone."
+
+
+class PythonTool:
+    """The target of the tool ``python``; subclasses made by :func:`python_tool` differ in these options."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    limits: ClassVar[Limits] = Limits()
+    stateless: ClassVar[bool] = False
+    isolation: str = "kernel"
+    """What keeps the code from the host; an opened instance says which of the pool's kinds it is."""
+
+    def open(self, seed: int) -> None:
+        """Get ready for an episode; the interpreter itself starts with the first call."""
+        self._seed = seed
+        self._session: Session | None = None
+        self.result: Result | None = None
+        """The last call's result as the sandbox gave it."""
+        self.isolation = shared_pool(**self.options).isolation
+
+    def __call__(self, code: str) -> str:
+        """Run Python code.
+
+        Args:
+            code: The program, or the next cell of it.
+        """
+        if self._session is None or self._session.dead is not None:
+            self._session = shared_pool(**self.options).open(self._seed, limits=self.limits)
+        try:
+            self.result = result = self._session.call(code)
+        finally:
+            if self.stateless:
+                self._session.close()
+        if result.kind is Kind.POOL_DIED:
+            raise EnvironmentFault(f"The Python interpreter is gone: {result.message}")
+        text = result.text.rstrip("\n")
+        if result.ok:
+            return text or "(no output)"
+        if result.state_lost and not self.stateless:
+            text += f"\n{_LOST}"
+        kind = result.error_type if result.error_type in _NOT_RUN else _KINDS[result.kind]
+        raise ToolFailure(kind, text)
+
+    def close(self) -> None:
+        """End the episode's interpreter."""
+        if self._session is not None:
+            self._session.close()
+
+
+def python_tool(
+    *,
+    name: str = "python",
+    description: str | None = None,
+    limits: Limits | None = None,
+    stateless: bool = False,
+    packages: Iterable[str] = ("numpy", "mpmath", "sympy"),
+    isolation: str | None = None,
+    min_isolation: str = "landlock",
+    allow_unsafe: bool = False,
+) -> Tool:
+    """Make a ``python`` tool with options of its own, to pass as ``tools=(python_tool(...),)``.
+
+    Args:
+        name: What the policy writes.
+        description: What the policy is told, in place of the usual text.
+        limits: What an episode's interpreter may use.
+        stateless: Whether each call gets an interpreter of its own, with nothing left of earlier ones.
+        packages: Top-level packages that code may import besides the standard library.
+        isolation: As for :class:`trajgym.envs.sandbox.Pool`.
+        min_isolation: Likewise.
+        allow_unsafe: Likewise.
+    """
+    limits = limits or Limits()
+    packages = tuple(packages)
+    options = {
+        "packages": packages,
+        "isolation": isolation,
+        "min_isolation": min_isolation,
+        "allow_unsafe": allow_unsafe,
+        # The pool must know beforehand whether there will be scratch folders; each session brings its own limits.
+        "scratch": limits.scratch,
+    }
+    state = "Every call starts afresh: nothing is left of earlier calls." if stateless else _STATE
+    target = type(
+        "PythonTool",
+        (PythonTool,),
+        {"options": options, "limits": limits, "stateless": stateless, "__module__": __name__},
+    )
+    return tool(name=name, description=description or _description(state, packages))(target)
+
+
+_STATE = "State is kept as in a notebook: variables, functions and imports of earlier calls can be used."
+
+
+def _description(state: str, packages: Iterable[str]) -> str:
+    installed = ", ".join(packages)
+    return (
+        "Run Python code and return what it prints, followed by the value of its last line if that is an expression. "
+        f"{state} The standard library{f' and {installed}' if installed else ''} can be imported. There is no network, "
+        "no keyboard input and no file of the host; time, memory and output are limited."
+    )
+
+
+_pools: dict[tuple[tuple[str, Any], ...], Pool] = {}
+_pools_lock = threading.Lock()
+
+
+def shared_pool(*, scratch: int | None, **options: Any) -> Pool:
+    """Return the pool that all episodes of this process with these options share, started when first needed.
+
+    Raises:
+        IsolationUnavailable: This machine cannot isolate code as asked.
+    """
+    key = tuple(sorted({**options, "scratch": scratch}.items()))
+    with _pools_lock:
+        if key not in _pools:
+            _pools[key] = Pool(limits=Limits(scratch=scratch), **options)
+        return _pools[key]
+
+
+def _forget_pools() -> None:
+    """In the child of a fork: the parent's pools are the parent's."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
+
+register_tool(python_tool())
