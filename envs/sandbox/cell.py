@@ -22,7 +22,7 @@ from sys import audit, getrecursionlimit, setprofile, setrecursionlimit, settrac
 from types import ModuleType
 from typing import Any
 
-from trajgym.envs.sandbox.source import Refused, prepare
+from trajgym.envs.sandbox.source import Refused, is_transcript, prepare
 from trajgym.envs.sandbox.text import halves
 from trajgym.envs.sandbox.traces import cell_name, describe, exact
 
@@ -170,7 +170,9 @@ class Notebook:
     def _parse(self, code: str, name: str) -> tuple[str, ast.Module]:
         self._remember(code, name)
         try:
-            return code, _compile(code, name, "exec", _ONLY_PARSE | self._flags, True)
+            tree = _compile(code, name, "exec", _ONLY_PARSE | self._flags, True)
+            if not is_transcript(code):
+                return code, tree
         except (SyntaxError, ValueError):
             pass
         source = prepare(code)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trajgym.envs.sandbox import machine
 
-__all__ = ["SCRATCH", "enter", "private_scratch"]
+__all__ = ["SCRATCH", "become", "can_become", "enter", "private_scratch"]
 
 SCRATCH = "/scratch"
 
@@ -33,6 +33,7 @@ def enter(read: Sequence[str], hide: Sequence[str], uid: int | None) -> None:
     """
     # The kernel takes the id maps through /proc, which will be out of sight by then.
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    machine.set_dumpable(True)  # or /proc/self would not be ours to write, after a change of user
     outside_uid, outside_gid = os.geteuid(), os.getegid()
     if uid is not None:
         # It takes root's rights to bind folders below one that only root may enter, so this comes before they go.
@@ -40,7 +41,7 @@ def enter(read: Sequence[str], hide: Sequence[str], uid: int | None) -> None:
         _build_root(read, hide)
         become(uid)
         outside_uid = outside_gid = uid
-        machine.set_dumpable(True)  # or /proc/self would still belong to root
+        machine.set_dumpable(True)
     machine.unshare(
         machine.CLONE_NEWUSER
         | machine.CLONE_NEWNS
@@ -57,6 +58,22 @@ def enter(read: Sequence[str], hide: Sequence[str], uid: int | None) -> None:
     if uid is None:
         _build_root(read, hide)
     socket.sethostname("sandbox")
+
+
+def can_become(uid: int, read: Sequence[str] = ()) -> bool:
+    """Whether root here may take the identity ``uid``, and then read all of ``read``.
+
+    Root of a container may be refused. What a user can read is asked as that user: only the kernel knows all rules.
+    """
+    try:
+        os.seteuid(uid)
+    except OSError:
+        return False
+    try:
+        wanted = ((path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)) for path in read)
+        return all(os.access(path, mode, effective_ids=True) for path, mode in wanted)
+    finally:
+        os.seteuid(0)
 
 
 def become(uid: int) -> None:

@@ -90,6 +90,11 @@ class Pool:
         folder = self._scratch_folder(link, limits)
         return Session.open(link, self.isolation, limits, seed, folder)
 
+    @property
+    def layers(self) -> frozenset[str]:
+        """The layers that are on, of :data:`trajgym.envs.sandbox.jail.LAYERS`."""
+        return self._link.layers
+
     async def aopen(self, seed: int = 0, *, limits: Limits | None = None) -> Session:
         """Open a session without blocking the event loop; see :meth:`open`."""
         return await asyncio.to_thread(self.open, seed, limits=limits)
@@ -164,20 +169,15 @@ class Pool:
         layers = set(LAYERS_OF[tier]) - self._without
         if landlock.abi() == 0:
             layers.discard("landlock")
-        uid = unassigned_uid() if os.geteuid() == 0 and tier != "none" else None
-        if "namespaces" not in layers:
-            if uid is not None and not _can_read(uid, self._places.read):
-                uid = None
-            if self.limits.scratch:
-                self._folder = self._folder or tempfile.mkdtemp(prefix="trajgym-scratch-")
-                os.chown(self._folder, -1 if uid is None else uid, -1)
+        if "namespaces" not in layers and self.limits.scratch and self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="trajgym-scratch-")
         settings = {
             "layers": sorted(layers),
             "packages": self.packages,
             "search": self._places.search,
             "read": self._places.read,
             "hide": self._places.hide,
-            "uid": uid,
+            "uid": unassigned_uid() if os.geteuid() == 0 and tier != "none" else None,
             "folder": self._folder if "namespaces" not in layers else None,
         }
         return Link(settings, sys.executable)
@@ -202,14 +202,3 @@ class Pool:
         folder = tempfile.mkdtemp(dir=self._folder)
         os.chown(folder, os.stat(self._folder).st_uid, -1)
         return folder
-
-
-def _can_read(uid: int, paths: Iterable[str]) -> bool:
-    """Whether user ``uid`` may enter each of the folders; asked as that user, since only the kernel knows all rules."""
-    os.seteuid(uid)
-    try:
-        return all(
-            os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0), effective_ids=True) for path in paths
-        )
-    finally:
-        os.seteuid(0)

@@ -15,97 +15,27 @@ from types import ModuleType
 __all__ = ["preload"]
 
 # What programs of a language model import most, beyond what these import themselves.
-_STANDARD = [
-    "abc",
-    "array",
-    "ast",
-    "asyncio",
-    "base64",
-    "bisect",
-    "calendar",
-    "cmath",
-    "collections",
-    "collections.abc",
-    "concurrent.futures",
-    "contextlib",
-    "copy",
-    "csv",
-    "ctypes",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "difflib",
-    "enum",
-    "fractions",
-    "functools",
-    "gc",
-    "glob",
-    "gzip",
-    "hashlib",
-    "heapq",
-    "html",
-    "http.client",
-    "inspect",
-    "io",
-    "itertools",
-    "json",
-    "keyword",
-    "linecache",
-    "locale",
-    "logging",
-    "math",
-    "numbers",
-    "operator",
-    "os",
-    "pathlib",
-    "pickle",
-    "platform",
-    "pprint",
-    "queue",
-    "random",
-    "re",
-    "secrets",
-    "shutil",
-    "signal",
-    "socket",
-    "sqlite3",
-    "ssl",
-    "stat",
-    "statistics",
-    "string",
-    "struct",
-    "subprocess",
-    "sys",
-    "tempfile",
-    "textwrap",
-    "threading",
-    "time",
-    "timeit",
-    "traceback",
-    "types",
-    "typing",
-    "unicodedata",
-    "urllib.request",
-    "uuid",
-    "warnings",
-    "weakref",
-    "zlib",
-    "zoneinfo",
-]
+_STANDARD = """
+abc array ast asyncio base64 bisect calendar cmath collections collections.abc concurrent.futures contextlib copy csv
+ctypes dataclasses datetime decimal difflib enum fractions functools gc glob gzip hashlib heapq html http.client inspect
+io itertools json keyword linecache locale logging math numbers operator os pathlib pickle platform pprint queue random
+re secrets shutil signal socket sqlite3 ssl stat statistics string struct subprocess sys tempfile textwrap threading
+time timeit traceback types typing unicodedata urllib.request uuid warnings weakref zlib zoneinfo
+"""
 
 # Extension modules of no use in a jail, some of them large.
 _SKIPPED = (
-    "_curses",
-    "_tkinter",
-    "readline",
-    "_test",
-    "_xx",
-    "xx",
     "_ctypes_test",
+    "_curses",
     "_dbm",
     "_gdbm",
+    "_test",
+    "_tkinter",
+    "_xx",
     "nis",
     "ossaudiodev",
+    "readline",
+    "xx",
 )
 
 
@@ -158,7 +88,7 @@ def preload(packages: Collection[str], search: Sequence[str]) -> None:
     sys.meta_path.append(_Allowed(packages, search))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in (*_STANDARD, *_extensions()):
+        for name in (*_STANDARD.split(), *_extensions()):
             with contextlib.suppress(ImportError):  # built without it
                 importlib.import_module(name)
         for name in packages:

@@ -1,8 +1,9 @@
 r"""Turning what a model sends as code into Python source.
 
-Models wrap code: in a fence, in backticks, with the prompt signs of a transcript, with a margin. None of these parses,
-so whatever does parse is left alone, and what does not is unwrapped. What a notebook would not run as Python (magics,
-shell commands, help requests) is refused, which says more than a syntax error.
+Models wrap code: in a fence, in backticks, with the prompt signs of a transcript, with a margin. None of these parses
+(but for one, see :func:`is_transcript`), so whatever does parse is left alone, and what does not is unwrapped. What a
+notebook would not run as Python (magics, shell commands, help requests) is refused, which says more than a syntax
+error.
 
 >>> prepare("```python\n48 + 24\n```")
 '48 + 24'
@@ -19,7 +20,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["Refused", "prepare"]
+__all__ = ["Refused", "is_transcript", "prepare"]
 
 _ROUNDS = 3  # of unwrapping: a transcript in a fence with a margin, and nothing deeper
 
@@ -27,6 +28,7 @@ _FENCE = re.compile(r"^[ \t]*(?P<mark>`{3,}|~{3,})(?P<info>[^\n`]*)$", re.MULTIL
 _BACKTICKED = re.compile(r"(`+)([^`]+)\1")
 _TAG = re.compile(r"py(?:thon)?3?\s+", re.IGNORECASE)
 _PROMPT = re.compile(r"[ \t]*(?:>>>|In ?\[\d*\]:) ?(.*)")
+_NUMBERED_PROMPT = re.compile(r"\s*In \[\d+\]: ")
 _CONTINUATION = re.compile(r"[ \t]*\.\.\.:?(?: (.*)|$)")
 
 _MAGIC = re.compile(
@@ -39,6 +41,7 @@ _MAGIC = re.compile(
     )""",
     re.VERBOSE,
 )
+_BLANKS = re.compile(r"[ \t]*")
 _LEXEME = re.compile(r"""(?P<skip>\#[^\n]*|\\\n)|(?P<quote>'''|\"""|['"])|(?P<open>[(\[{])|(?P<close>[)\]}])|\n""")
 _REST_OF_STRING = {
     quote: re.compile(rf"[^\\\n{quote}]*+(?:\\.[^\\\n{quote}]*+)*+{quote}", re.DOTALL) for quote in ("'", '"')
@@ -84,8 +87,15 @@ def prepare(code: str) -> str:
     return text
 
 
+def is_transcript(text: str) -> bool:
+    """Whether it begins with a prompt like ``In [3]:``, which Python would take for an annotation."""
+    return _NUMBERED_PROMPT.match(text) is not None
+
+
 def _is_settled(text: str) -> bool:
     """Whether it parses, or fails for a reason that no unwrapping changes."""
+    if is_transcript(text):
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are shown when it is compiled
@@ -190,9 +200,6 @@ def _without_margin(text: str) -> str:
     if margin is None:
         return text
     return "\n".join(line.removeprefix(margin) for line in text.split("\n"))
-
-
-_BLANKS = re.compile(r"[ \t]*")
 
 
 def _common(one: str, other: str) -> str:

@@ -77,17 +77,22 @@ class Zygote:
         self._jail = jail.Jail(layers, settings["read"], base, files, calls)
         gc.collect()
         gc.freeze()  # a worker's collector must not touch, and so copy, the pages that all share
+        uid, folder = settings["uid"], settings["folder"]
+        if uid is not None and not namespaces.can_become(uid, () if own_namespaces else settings["read"]):
+            uid = None
         if own_namespaces:
-            namespaces.enter(settings["read"], settings["hide"], settings["uid"])
+            namespaces.enter(settings["read"], settings["hide"], uid)
             _step_aside(channel, parent, None)
         else:
-            _step_aside(channel, parent, settings["folder"])
-            if settings["uid"] is not None:
-                namespaces.become(settings["uid"])
+            if uid is not None and folder is not None:
+                os.chown(folder, uid, uid)
+            _step_aside(channel, parent, folder)
+            if uid is not None:
+                namespaces.become(uid)
             if "landlock" in layers:
-                # Inherited by all workers: their own rules name whole folders; what these hold too much is refused here.
+                # Inherited by all workers: their own rules name whole folders; what is too much in these ends here.
                 read = [*_without(settings["read"], settings["hide"])]
-                landlock.restrict(read=read, write=[os.devnull, *([settings["folder"]] if settings["folder"] else [])])
+                landlock.restrict(read=read, write=[os.devnull, *([folder] if folder else [])])
         self._workers: dict[int, tuple[int, int]] = {}
         self._outbox: collections.deque[tuple[bytes, list[int]]] = collections.deque()
         self._self = os.pidfd_open(os.getpid())
