@@ -1,4 +1,4 @@
-"""The README's code runs as it stands, and is as short as it says."""
+"""The code in README and docs runs as it stands, and is as short as it says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ from typing import Any
 import gymnasium
 import pytest
 
-TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+from trajgym.envs.sandbox import IsolationUnavailable
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks_of(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
 
 
 def block(containing: str) -> list[str]:
@@ -44,3 +52,12 @@ def test_snippets_run_in_order(
     lines = (names["folder"] / "metrics.jsonl").read_text().split("\n")[:-1]
     assert len(lines) == 2
     assert all(json.loads(line)["tokens_per_trajectory"] > 0 for line in lines)
+
+
+def test_security_page_says_what_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks_of("docs/security.md")
+    try:
+        exec(compile(code, "security.md", "exec"), {})
+    except IsolationUnavailable as error:
+        pytest.skip(str(error))
+    assert capsys.readouterr().out.split() == re.findall(r"  # (\w+)$", code, flags=re.MULTILINE)

@@ -7,7 +7,6 @@ or many calls, or asyncio) decides how to wait in between.
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
 import time
@@ -52,7 +51,7 @@ class Call:
         self.result: Result | None = None
         self.unsent = b""
         self.output_open = True
-        self._id = secrets.token_hex(8)
+        self._id = os.urandom(8).hex()
         self._reply = bytearray()
         self._output = bytearray()
         self._frame_limit = max_frame(session.limits.output)

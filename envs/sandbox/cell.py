@@ -11,13 +11,14 @@ import __future__
 import _sitebuiltins
 import ast
 import builtins
-import contextlib
 import gc
-import io
 import linecache
 import os
 import random
 import sys
+from ast import Expr, Expression
+from contextlib import suppress
+from io import FileIO, TextIOWrapper
 from sys import audit, getrecursionlimit, setprofile, setrecursionlimit, settrace
 from types import ModuleType
 from typing import Any
@@ -33,7 +34,7 @@ _REMEMBERED = 256  # cells whose source tracebacks and inspect can show
 
 # The cell's own names for these may have changed by the time that they are used.
 _compile, _eval, _exec, _repr = compile, eval, exec, repr
-_any_error, _memory_error = BaseException, MemoryError
+_any_error = BaseException
 _builtins, _modules, _sources = vars(builtins), sys.modules, linecache.cache
 
 _ONLY_PARSE = ast.PyCF_ONLY_AST
@@ -116,7 +117,11 @@ class Notebook:
             self._reserve = None
             reply = {**_BLANK, "status": "memory", "type": "MemoryError"}
         if reply["status"] != "ok":
-            self._put_back()  # telling an error calls methods of its class
+            # Telling an error called methods of its class.
+            try:
+                self._put_back()
+            except _any_error:
+                self._put_back()
         audit("trajgym.cell")
         return reply
 
@@ -125,6 +130,7 @@ class Notebook:
             value, tail, dropped = halves(self._evaluate(code), limit)
             return {**_BLANK, "value": value, "tail": tail, "dropped": dropped}
         except MemoryError as error:
+            self._reserve = None
             return {**_BLANK, "status": "memory", **describe(error)._asdict()}
         except SystemExit as error:
             return {**_BLANK, "status": "exit", "exit_code": _exit_code(error)}
@@ -139,33 +145,27 @@ class Notebook:
         name = cell_name(self._count)
         namespace = vars(self._module)
         if self._reserve is None:
-            with contextlib.suppress(MemoryError):
+            with suppress(MemoryError):
                 self._reserve = bytes(_RESERVE)  # untouched pages: they count against the limit but take no memory
         try:
             source, tree = self._parse(code, name)
             last = tree.body[-1] if tree.body else None
             shown = None
-            if isinstance(last, ast.Expr) and not _is_silenced(source, last):
+            if isinstance(last, Expr) and not _is_silenced(source, last):
                 del tree.body[-1]
-                shown = _compile(ast.Expression(last.value), name, "eval", self._flags, True)
+                shown = _compile(Expression(last.value), name, "eval", self._flags, True)
             if tree.body:
                 program = _compile(tree, name, "exec", self._flags, True)
                 self._flags |= program.co_flags & _LASTING
                 _exec(program, namespace)
             value = None if shown is None else _eval(shown, namespace)
             return "" if value is None else exact(_repr(value))
-        except _memory_error:
-            self._reserve = None
-            raise
         finally:
-            # Before anything of ours is called: a profile function sees every call, this one too. If it raises, it
-            # has removed itself.
-            try:  # noqa: SIM105
-                setprofile(None)
-            except _any_error:
-                pass
-            settrace(None)
-            self._put_back()
+            try:
+                self._put_back()
+            except _any_error:  # a trace or profile function saw this call and raised, which removes it; or no memory
+                self._reserve = None
+                self._put_back()
 
     def _parse(self, code: str, name: str) -> tuple[str, ast.Module]:
         self._remember(code, name)
@@ -188,7 +188,7 @@ class Notebook:
         """Restore what a cell may have changed and both our code and the next cell rely on."""
         _builtins.update(self._builtins)
         for stream in ("stdout", "stderr"):
-            with contextlib.suppress(BaseException):  # it may be anything; what it holds back would come too late
+            with suppress(BaseException):  # it may be anything; what it holds back would come too late
                 getattr(sys, stream).flush()
         if getrecursionlimit() < self._depth:
             setrecursionlimit(self._depth)
@@ -206,15 +206,15 @@ class Notebook:
         sys.stdin = sys.__stdin__ = _stream(self._input_fd, "rb")  # type: ignore[misc]
 
 
-def _stream(descriptor: int, mode: str) -> io.TextIOWrapper | None:
+def _stream(descriptor: int, mode: str) -> TextIOWrapper | None:
     try:
-        raw = io.FileIO(descriptor, mode, closefd=False)
+        raw = FileIO(descriptor, mode, closefd=False)
     except OSError:  # the cell closed it; Python itself starts without the stream then
         return None
-    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+    return TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
-def _is_silenced(source: str, last: ast.Expr) -> bool:
+def _is_silenced(source: str, last: Expr) -> bool:
     """Whether a semicolon follows the last expression."""
     if ";" not in source:
         return False
@@ -236,6 +236,6 @@ def _exit_code(error: SystemExit) -> int:
         return 0
     if issubclass(type(code), int):
         return int.__and__(code, 0xFF)
-    with contextlib.suppress(BaseException):  # its __str__ raised, or the stream is gone
+    with suppress(BaseException):  # its __str__ raised, or the stream is gone
         print(code, file=sys.stderr)
     return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -71,9 +72,14 @@ class Link:
         self._ends: dict[int, int] = {}
         self._watched: set[int] = set()
         self._sending, self._receiving = threading.Lock(), threading.Lock()
-        self._channel, process = _start(python)
+        try:
+            self._channel, process = _start(python)
+        except OSError as error:
+            reason = f"no process could be started for it ({error}); raise `ulimit -n` (files) or `ulimit -u` (processes)"
+            raise IsolationUnavailable(reason) from error
         self._finalizer = weakref.finalize(self, _stop, self._channel, process)
         self._process = process
+        _LINKS.add(self)
         self.ready: dict[str, Any] = {}
         self._channel.setblocking(False)
         self._send(json.dumps(settings).encode(), [])
@@ -81,7 +87,6 @@ class Link:
             reason = self.failure or f"it did not start within {_START_SECONDS:g} s"
             self.close()
             raise IsolationUnavailable(reason)
-        _LINKS.add(self)
 
     @property
     def pid(self) -> int:
@@ -106,11 +111,16 @@ class Link:
             number = self._numbers
             self._watched.add(number)
             self._send(json.dumps({**order, "number": number}).encode(), descriptors)
-        self._wait(lambda: number in self._spawned, _EVENT_SECONDS)
-        spawned = self._spawned.pop(number, None)
-        if not isinstance(spawned, int):
-            self._watched.discard(number)
-            raise IsolationUnavailable(f"No worker could be started: {spawned or self.failure or 'no answer'}.")
+        try:
+            if not self._wait(lambda: number in self._spawned, _EVENT_SECONDS):
+                # Waiting longer would stop the run, and so would one that never answers: it is given up and built anew.
+                self.failure = self.failure or f"the interpreter's pool did not answer within {_EVENT_SECONDS:g} s"
+            spawned = self._spawned.pop(number, self.failure)
+            if not isinstance(spawned, int):
+                raise IsolationUnavailable(f"No worker could be started: {spawned}.")
+        except BaseException:
+            self.forget(number)
+            raise
         return number, spawned
 
     def exit_status(self, number: int, pidfd: int, grace: float) -> int | None:
@@ -131,6 +141,8 @@ class Link:
         """Hear no more of a worker."""
         self._watched.discard(number)
         self._ends.pop(number, None)
+        if isinstance(pidfd := self._spawned.pop(number, None), int):
+            os.close(pidfd)
 
     def alive(self) -> bool:
         """Return whether the zygote still serves; its messages so far are read."""
@@ -164,7 +176,8 @@ class Link:
             member.abandon()
 
     def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
-        while self.failure is None:
+        deadline = time.monotonic() + _EVENT_SECONDS
+        while self.failure is None and time.monotonic() < deadline:
             try:
                 socket.send_fds(self._channel, [message], descriptors)
                 return
@@ -198,7 +211,7 @@ class Link:
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._channel, _MESSAGE, 1)
+            message, descriptors, _, _ = socket.recv_fds(self._channel, _MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
@@ -211,7 +224,10 @@ class Link:
         if kind == "ready":
             self.ready = event
         elif kind == "spawned":
-            self._spawned[number] = descriptors[0]
+            # The kernel delivers no descriptor where none is free.
+            self._spawned[number] = descriptors[0] if descriptors else "no file descriptor is free; raise `ulimit -n`"
+            if number not in self._watched:  # asked for too long ago
+                self.forget(number)
         elif kind == "exit":
             if number in self._watched:
                 self._ends[number] = event["status"]
@@ -223,11 +239,12 @@ class Link:
 
 def _start(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.pidfd_open(os.getpid())
+    parent = -1
     here = os.path.dirname(os.path.abspath(__file__))
-    command = [python, "-s", "-S", "-P", "-c", _BOOT, here, str(theirs.fileno()), str(parent)]
     environment = _ENVIRONMENT | {name: os.environ[name] for name in _KEPT if name in os.environ}
     try:
+        parent = os.pidfd_open(os.getpid())
+        command = [python, "-s", "-S", "-P", "-c", _BOOT, here, str(theirs.fileno()), str(parent)]
         process = subprocess.Popen(  # noqa: S603
             command,
             pass_fds=(theirs.fileno(), parent),
@@ -243,11 +260,14 @@ def _start(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         raise
     finally:
         theirs.close()
-        os.close(parent)
+        if parent >= 0:
+            os.close(parent)
     return ours, process
 
 
 def _stop(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_RDWR)  # closing alone is not seen at the other end while a thread waits at this one
     channel.close()
     try:
         process.wait(_CLOSE_SECONDS)

@@ -49,6 +49,7 @@ __all__ = [
     "mount_setattr",
     "no_new_privs",
     "pivot_root",
+    "seal_capabilities",
     "set_dumpable",
     "setns",
     "syscall",
@@ -185,12 +186,8 @@ def death_signal(sig: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, sig)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability: effective, permitted, inheritable, ambient and, where permitted, the bounding set.
-
-    Raises:
-        OSError: The kernel kept some.
-    """
+def seal_capabilities() -> None:
+    """Let no later program of this process or its children have more capabilities than it is given, where permitted."""
     # Locks and the bounding set take CAP_SETPCAP; a process without it has nothing that they would take away.
     with suppress(PermissionError):
         _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
@@ -202,6 +199,14 @@ def drop_capabilities() -> None:
                 if error.errno != errno.EINVAL:
                     raise
                 break  # past the last capability this kernel knows
+
+
+def drop_capabilities() -> None:
+    """Give up every capability: effective, permitted, inheritable and ambient.
+
+    Raises:
+        OSError: The kernel kept some.
+    """
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     syscall("capset", struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24))
 

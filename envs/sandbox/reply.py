@@ -7,7 +7,7 @@ the fields below, each of exactly its type, and the id that was asked for.
 from __future__ import annotations
 
 import struct
-from json import dumps, loads
+from json import JSONDecoder, dumps
 from typing import Any, NamedTuple
 
 __all__ = ["HELLO", "LENGTH", "Reply", "ReplyError", "frame", "max_frame", "read_reply"]
@@ -88,7 +88,7 @@ def read_reply(data: bytes | bytearray, expected: str, limit: int) -> Reply | No
     if len(data) < end:
         return None
     try:
-        body = loads(data[LENGTH.size :].decode("ascii"), object_pairs_hook=_once)
+        body = _decode(data[LENGTH.size :].decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise ReplyError(f"not JSON: {type(error).__name__}") from None
     if type(body) is not dict or body.keys() != _FIELDS.keys():
@@ -108,3 +108,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(body) != len(pairs):
         raise ValueError("a name twice")
     return body
+
+
+_decode = JSONDecoder(object_pairs_hook=_once).decode

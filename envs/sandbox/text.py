@@ -24,6 +24,8 @@ def clean(text: str) -> str:
 
     Carriage returns, which a terminal would act on, become line ends.
     """
+    if text.isascii() and text.isprintable():  # most are, and short; the empty one is
+        return text
     text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text))
     return _UNCLEAN.sub(lambda c: c[0].encode("unicode_escape", "surrogatepass").decode(), text)
 

@@ -56,10 +56,10 @@ def describe(error: BaseException) -> Description:
     except BaseException:  # its __str__ raised, SystemExit perhaps
         message = _UNSHOWABLE
     try:
-        trace = _format(error)
+        trace = shorten(_format(error), MAX_TRACEBACK)
     except BaseException:  # attributes that raise, or a program that changed the modules which do this
         trace = f"{name}: {message}\n" if message else f"{name}\n"
-    return Description(name, message, shorten(trace, MAX_TRACEBACK))
+    return Description(name, message, trace)
 
 
 def _format(error: BaseException) -> str:

@@ -75,6 +75,8 @@ class Zygote:
         # In a namespace of its own, every worker is process 1.
         calls = jail.call_filter(1, paths=True) if own_namespaces and "seccomp" in layers else None
         self._jail = jail.Jail(layers, settings["read"], base, files, calls)
+        # Its streams are numbers of descriptors, which mean the worker's own once it has arranged them.
+        self._notebook = Notebook()
         gc.collect()
         gc.freeze()  # a worker's collector must not touch, and so copy, the pages that all share
         uid, folder = settings["uid"], settings["folder"]
@@ -93,6 +95,8 @@ class Zygote:
                 # Inherited by all workers: their own rules name whole folders; what is too much in these ends here.
                 read = [*_without(settings["read"], settings["hide"])]
                 landlock.restrict(read=read, write=[os.devnull, *([folder] if folder else [])])
+        if "capabilities" in layers:
+            machine.seal_capabilities()
         self._workers: dict[int, tuple[int, int]] = {}
         self._outbox: collections.deque[tuple[bytes, list[int]]] = collections.deque()
         self._self = os.pidfd_open(os.getpid())
@@ -163,9 +167,8 @@ class Zygote:
             if self._fork is os.fork:
                 # Set here, since it is cleared by a change of uid; it follows the thread that forked, the only one.
                 machine.death_signal(signal.SIGKILL)
-            notebook = Notebook()
             self._jail.enter(order)
-            worker.serve(jail.CONTROL, notebook, order["output"])
+            worker.serve(jail.CONTROL, self._notebook, order["output"])
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.write(1, f"{type(error).__name__}: {error}".encode())

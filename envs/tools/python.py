@@ -122,10 +122,11 @@ _STATE = "State is kept as in a notebook: variables, functions and imports of ea
 
 
 def _description(state: str, packages: Iterable[str]) -> str:
-    installed = ", ".join(packages)
+    *others, last = ["the standard library", *packages]
+    importable = f"{', '.join(others)} and {last}" if others else last
     return (
         "Run Python code and return what it prints, followed by the value of its last line if that is an expression. "
-        f"{state} The standard library{f' and {installed}' if installed else ''} can be imported. There is no network, "
+        f"{state} Programs may import {importable}. There is no network, "
         "no keyboard input and no file of the host; time, memory and output are limited."
     )
 

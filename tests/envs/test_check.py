@@ -20,7 +20,7 @@ from trajgym.types import Task
 DATA = Path(os.environ.get("TRAJGYM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
-@pytest.mark.parametrize("env_id", ["Arithmetic-v0", "ArithmeticTool-v0", "GSM8K-v0", "GSM8KTool-v0"])
+@pytest.mark.parametrize("env_id", ["Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "GSM8K-v0", "GSM8KTool-v0"])
 def test_every_id_passes(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if env_id.startswith("GSM8K"):
         if not DATA.is_dir():

@@ -149,6 +149,7 @@ def sets():
     lines = dict(line.split(":") for line in open("/proc/self/status"))
     return {name: int(lines["Cap" + name], 16) for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}
 may = sets()["Eff"] >> 8 & 1
+machine.seal_capabilities()
 machine.drop_capabilities()
 seen["after"] = sets()
 seen["bounded"] = not may or seen["after"].pop("Bnd") == 0
