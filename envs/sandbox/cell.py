@@ -6,7 +6,6 @@ jail and the host's distrust keep hostile ones in.
 """
 
 from __future__ import annotations
-import __future__
 
 import _sitebuiltins
 import ast
@@ -20,9 +19,10 @@ from ast import Expr, Expression
 from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from sys import audit, getrecursionlimit, setprofile, setrecursionlimit, settrace
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
+from trajgym.envs.sandbox.quick import compile_quickly
 from trajgym.envs.sandbox.source import Refused, is_transcript, prepare
 from trajgym.envs.sandbox.text import halves
 from trajgym.envs.sandbox.traces import cell_name, describe, exact
@@ -38,7 +38,10 @@ _any_error = BaseException
 _builtins, _modules, _sources = vars(builtins), sys.modules, linecache.cache
 
 _ONLY_PARSE = ast.PyCF_ONLY_AST
-_LASTING = __future__.annotations.compiler_flag
+_LASTING = annotations.compiler_flag  # a cell that imports this feature does so for all later ones
+
+_OUTPUTS = ("stdout", "stderr", "__stdout__", "__stderr__")
+_INPUTS = ("stdin", "__stdin__")
 
 _BLANK: dict[str, Any] = {
     "status": "ok",
@@ -122,7 +125,7 @@ class Notebook:
                 self._put_back()
             except _any_error:
                 self._put_back()
-        audit("trajgym.cell")
+        audit("trajgym.cell")  # an audit hook cannot be removed: if it raises here, it would in every cell
         return reply
 
     def _run(self, code: str, limit: int) -> dict[str, Any]:
@@ -148,14 +151,8 @@ class Notebook:
             with suppress(MemoryError):
                 self._reserve = bytes(_RESERVE)  # untouched pages: they count against the limit but take no memory
         try:
-            source, tree = self._parse(code, name)
-            last = tree.body[-1] if tree.body else None
-            shown = None
-            if isinstance(last, Expr) and not _is_silenced(source, last):
-                del tree.body[-1]
-                shown = _compile(Expression(last.value), name, "eval", self._flags, True)
-            if tree.body:
-                program = _compile(tree, name, "exec", self._flags, True)
+            program, shown = self._compile(code, name)
+            if program is not None:
                 self._flags |= program.co_flags & _LASTING
                 _exec(program, namespace)
             value = None if shown is None else _eval(shown, namespace)
@@ -167,8 +164,22 @@ class Notebook:
                 self._reserve = None
                 self._put_back()
 
-    def _parse(self, code: str, name: str) -> tuple[str, ast.Module]:
+    def _compile(self, code: str, name: str) -> tuple[CodeType | None, CodeType | None]:
+        """Return what is to be run and what is to be evaluated and shown."""
         self._remember(code, name)
+        if not is_transcript(code):
+            quick = compile_quickly(code, name, self._flags)
+            if quick is not None:
+                return quick
+        source, tree = self._parse(code, name)
+        last = tree.body[-1] if tree.body else None
+        shown = None
+        if isinstance(last, Expr) and not _is_silenced(source, last):
+            del tree.body[-1]
+            shown = _compile(Expression(last.value), name, "eval", self._flags, True)
+        return (_compile(tree, name, "exec", self._flags, True) if tree.body else None), shown
+
+    def _parse(self, code: str, name: str) -> tuple[str, ast.Module]:
         try:
             tree = _compile(code, name, "exec", _ONLY_PARSE | self._flags, True)
             if not is_transcript(code):
@@ -187,9 +198,6 @@ class Notebook:
     def _put_back(self) -> None:
         """Restore what a cell may have changed and both our code and the next cell rely on."""
         _builtins.update(self._builtins)
-        for stream in ("stdout", "stderr"):
-            with suppress(BaseException):  # it may be anything; what it holds back would come too late
-                getattr(sys, stream).flush()
         if getrecursionlimit() < self._depth:
             setrecursionlimit(self._depth)
         settrace(None)
@@ -197,13 +205,35 @@ class Notebook:
         gc.enable()
         linecache.cache = _sources
         sys.modules = _modules
-        _modules["__main__"] = self._module
+        _modules.update(sys=sys, builtins=builtins, __main__=self._module)
         namespace = vars(self._module)
         namespace["__builtins__"] = builtins
         namespace.setdefault("__name__", "__main__")
-        # New ones, since an old one may be closed, detached or patched.
-        sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = _stream(self._output_fd, "wb")  # type: ignore[misc]
-        sys.stdin = sys.__stdin__ = _stream(self._input_fd, "rb")  # type: ignore[misc]
+        outputs = [getattr(sys, name, None) for name in _OUTPUTS]
+        if not (_is_intact(outputs[0]) and all(stream is outputs[0] for stream in outputs)):
+            for stream in outputs[:2]:
+                with suppress(BaseException):  # it may be anything; what it holds back would come too late
+                    stream.flush()  # type: ignore[union-attr]
+            for name, stream in dict.fromkeys(_OUTPUTS, _stream(self._output_fd, "wb")).items():
+                setattr(sys, name, stream)
+        inputs = [getattr(sys, name, None) for name in _INPUTS]
+        if not (_is_intact(inputs[0]) and inputs[0] is inputs[1]):
+            for name, stream in dict.fromkeys(_INPUTS, _stream(self._input_fd, "rb")).items():
+                setattr(sys, name, stream)
+
+
+def _is_intact(stream: Any) -> bool:
+    """Whether a stream is as :func:`_stream` made it: not closed, detached, patched or reconfigured."""
+    try:
+        return (
+            type(stream) is TextIOWrapper
+            and type(stream.buffer) is FileIO
+            and not (vars(stream) or stream.closed)
+            and vars(stream.buffer).keys() == {"name"}
+            and (stream.encoding, stream.errors, stream.write_through) == ("utf-8", "backslashreplace", True)
+        )
+    except ValueError:  # detached
+        return False
 
 
 def _stream(descriptor: int, mode: str) -> TextIOWrapper | None:

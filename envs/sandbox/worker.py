@@ -7,14 +7,18 @@ session.
 
 from __future__ import annotations
 
-from json import loads
+from collections.abc import Iterator
+from json import JSONDecoder
 from os import _exit, read, write
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trajgym.envs.sandbox.cell import Notebook
 from trajgym.envs.sandbox.reply import HELLO, LENGTH, frame
 
 __all__ = ["serve"]
+
+_CHUNK = 1 << 16
+_decode = JSONDecoder().decode
 
 
 def serve(control: int, notebook: Notebook, limit: int) -> NoReturn:
@@ -26,25 +30,24 @@ def serve(control: int, notebook: Notebook, limit: int) -> NoReturn:
         limit: Most characters of a value that is echoed.
     """
     _send(control, HELLO)
-    while True:
-        (length,) = LENGTH.unpack(_receive(control, LENGTH.size))
-        m = loads(_receive(control, length))
+    for m in _requests(control):
         if "seed" in m:
             notebook.seed(m["seed"])
         else:
             _send(control, frame({"id": m["id"], **notebook.run(m["code"], limit)}))
+    _exit(0)
+
+
+def _requests(control: int) -> Iterator[dict[str, Any]]:
+    """Yield what the host sends until it closes the channel."""
+    data = b""
+    while part := read(control, _CHUNK):
+        data += part
+        while len(data) >= LENGTH.size and len(data) >= (end := LENGTH.size + LENGTH.unpack_from(data)[0]):
+            yield _decode(data[LENGTH.size : end].decode("ascii"))
+            data = data[end:]
 
 
 def _send(control: int, data: bytes) -> None:
     while data:
         data = data[write(control, data) :]
-
-
-def _receive(control: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = read(control, size - len(data))
-        if not part:
-            _exit(0)
-        data += part
-    return data
