@@ -23,7 +23,7 @@ from interpreter_peers import PEERS, Peer, PeerError, install, make_environment,
 from interpreter_report import Contest, Line, show, write_json
 from machine import machine
 from rich.console import Console
-from rounds import Estimate, estimate, median, median_ratio, p95
+from rounds import Estimate, Sample, estimate, median, median_ratio, p95
 
 from trajgym.envs.sandbox import IsolationUnavailable, Pool
 
@@ -108,7 +108,7 @@ def _measure(options: argparse.Namespace, stack: ExitStack) -> tuple[str, Figure
     return pool.isolation, figures, contests + failed
 
 
-def _contest(one: Contender, seconds: dict[str, list[float]]) -> Contest:
+def _contest(one: Contender, seconds: dict[str, list[Sample]]) -> Contest:
     own = seconds[one.name]
     speed = estimate(median_ratio, seconds["subprocess"], own)
     return Contest(one.name, estimate(median, own), estimate(p95, own), speed, probe(one))

@@ -12,7 +12,7 @@ from interpreter_contenders import Probes
 from machine import Machine
 from rich.console import Console
 from rich.table import Table
-from rounds import Estimate
+from rounds import Estimate, Sample
 
 __all__ = ["Contest", "Line", "show", "write_json"]
 
@@ -144,7 +144,7 @@ def write_json(
     isolation: str,
     contests: Sequence[Contest],
     lines: Sequence[Line],
-    samples: Mapping[str, Mapping[str, Sequence[float]]],
+    samples: Mapping[str, Mapping[str, Sequence[Sample]]],
 ) -> None:
     """Write everything, with the seconds of every round by part of the benchmark and by contender."""
     content = {

@@ -128,8 +128,14 @@ def test_intervals_hold_the_truth_as_often_as_they_say(bench: SimpleNamespace) -
 
 @pytest.mark.parametrize("samples", [([],), ([1.0], [1.0, 2.0])])
 def test_samples_must_match(bench: SimpleNamespace, samples: tuple[list[float], ...]) -> None:
-    with pytest.raises(ValueError, match="one figure per round"):
+    with pytest.raises(ValueError, match="from the same rounds"):
         bench.rounds.estimate(lambda *arrays: arrays[0], *samples)
+
+
+def test_a_round_may_give_several_figures(bench: SimpleNamespace) -> None:
+    rounds = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    whole = bench.rounds.estimate(bench.rounds.median, rounds)
+    assert (whole.value, whole.low, whole.high) == (3.5, 2.0, 5.0)  # rounds are drawn whole
 
 
 def test_every_round_begins_with_the_next_contender(bench: SimpleNamespace) -> None:
@@ -226,7 +232,7 @@ def test_the_whole_run(
     lines = {(line["what"], line["unit"]): line for line in figures["lines"]}
     assert lines["call, median", "×"]["estimate"]["value"] > 1
     assert lines["256 sessions, memory each", "MB"]["note"] == "no process was started"
-    assert len([line for line in figures["lines"] if line["target"]]) == 12
+    assert len([line for line in figures["lines"] if line["target"]]) == 11
     assert len(figures["seconds"]["32 sessions"]["asyncio"]) == 2
     assert (tmp_path / "cache" / ".gitignore").read_text(encoding="utf-8") == "*\n"
 
