@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from trajgym.trainers.alarms import Alarms
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 
 __all__ = ["Monitor"]
@@ -27,7 +28,7 @@ _REPEAT = 20  # updates until a warning comes again, unless it has become twice 
 
 
 class Monitor:
-    """Prints one line per update and writes ``metrics.jsonl`` and TensorBoard events.
+    """Prints one line per update, and warnings, and writes ``metrics.jsonl`` and TensorBoard events.
 
     Args:
         run: The run's folder.
@@ -47,6 +48,7 @@ class Monitor:
             with storage_errors(run.path):
                 self._writer = SummaryWriter(str(run.path), purge_step=first + 1)
         self._printed = 0
+        self._alarms = Alarms(run.history())
         self._fault_alarm = fault_alarm
         self._told = (-_REPEAT, 0.0)  # update and share of the last warning
 
@@ -68,6 +70,8 @@ class Monitor:
             print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
         self._printed += 1
         print(self._line(metrics), flush=True)
+        for warning in self._alarms.check(metrics):
+            print(f"  ! {warning}", flush=True)
         if skipped:
             print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
         elif self._alarming(int(metrics["update"]), metrics.get("fault_share", 0.0)):

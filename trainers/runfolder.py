@@ -157,6 +157,14 @@ class RunFolder:
         with storage_errors(self.path), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
+    def history(self) -> list[dict[str, Any]]:
+        """Return what was logged before, where the run is resumed."""
+        if not self.metrics_path.exists():
+            return []
+        with storage_errors(self.path):
+            lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if _update_of(line) >= 0]
+
     def _same_options(self, stored: Path) -> None:
         try:
             before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}

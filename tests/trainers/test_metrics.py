@@ -63,9 +63,12 @@ def test_means_by_hand() -> None:
             "calls": (3 + 1) / 2,
             "call_share": 3 / 5,
             "call_error_share": 1 / 5,
+            "unknown_tool_share": 0.0,
             "tool_error_share": 1 / 4,
+            "unreadable_share": 1.0,
             "answered_share": 0.5,
             "truncated_share": 0.5,
+            "cut_turn_share": 0.0,
             "fault_share": 1 / 3,
             "faults/Died": 1.0,
             "tokens_per_trajectory": (3 + 1) / 2,
@@ -80,6 +83,23 @@ def test_budgets_that_cut_and_answers_are_told_apart() -> None:
     assert (found["answered_share"], found["truncated_share"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
 
 
+def answer(text: str) -> Trajectory:
+    return Trajectory(
+        TASK, (), (Step(Action(text), Observation(), 0.0, {"accuracy": 0.0}, stop_reason=StopReason.ANSWERED),)
+    )
+
+
+def test_what_is_lost_silently_is_counted() -> None:
+    unknown = Step(Action(""), Observation(), error=CallError("unknown_tool", "There is no tool 'calc'."))
+    lost = Trajectory(
+        TASK, (), (unknown, turn(1, error="unknown_tool"), turn(2), turn(0, reason=StopReason.TURN_TOKENS))
+    )
+    found = rollout_metrics([answer("#### 72"), answer("#### 70 or 72"), answer("I do not know."), lost], gamma=1.0)
+    assert found["unreadable_share"] == pytest.approx(2 / 3)
+    assert found["unknown_tool_share"] == pytest.approx(2 / 4)
+    assert found["cut_turn_share"] == 1 / 4
+
+
 def test_terms_that_only_some_steps_have() -> None:
     other = Trajectory(TASK, (), (turn(0, reason=StopReason.ANSWERED, accuracy=0.0, brief=0.5),))
     found = rollout_metrics([RIGHT, other], gamma=1.0)
@@ -90,7 +110,7 @@ def test_terms_that_only_some_steps_have() -> None:
 def test_success_is_not_claimed_where_no_answer_is_graded() -> None:
     dense = Trajectory(TASK, (), (turn(1, tool_success=0.1),))
     cut = Trajectory(TASK, (), (turn(0, reason=StopReason.TURN_TOKENS),))
-    assert "success" not in rollout_metrics([dense, cut], 1.0)
+    assert not {"success", "unreadable_share"} & rollout_metrics([dense, cut], 1.0).keys()
     assert rollout_metrics([RIGHT, cut], 1.0)["success"] == 0.5
     assert rollout_metrics([cut], 1.0)["success"] == 0.0
 

@@ -179,3 +179,17 @@ def test_a_disk_that_fails_is_told_as_such(tmp_path: Path) -> None:
     monitor._writer = Full()
     with pytest.raises(StorageError, match="the disk is full"):
         monitor.update({"update": 1})
+
+
+def test_silent_loss_is_told_and_a_resumed_run_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=100, first=0, tensorboard=False)
+    for update in (1, 2, 3):
+        monitor.update({"update": update, "unreadable_share": 0.0})
+    assert " ! " not in capsys.readouterr().out
+    resumed = Monitor(run, total=100, first=3, tensorboard=False)
+    for update in (4, 5):
+        resumed.update({"update": update, "unreadable_share": 0.4})
+    lines = [line for line in capsys.readouterr().out.splitlines() if " ! " in line]
+    assert len(lines) == 1
+    assert "answers could not be read" in lines[0]
