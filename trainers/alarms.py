@@ -15,17 +15,17 @@ __all__ = ["WATCHED", "Alarms"]
 
 WATCHED: Mapping[str, str] = {
     "unreadable_share": (
-        "answers could not be read, and count as wrong. Look at some with `trajgym grade`; state the answer's form in the "
-        "prompt, or demonstrate it"
+        "answers could not be read, and count as wrong. Look at some with `trajgym grade`; state the answer's form in "
+        "the prompt, or demonstrate it"
     ),
     "call_error_share": (
-        "turns held a call that could not be parsed or checked. The protocol may not be the one the model was trained on; "
-        "trajectories/ shows the kinds of error"
+        "turns held a call that could not be parsed or checked. The protocol may not be the one the model was trained "
+        "on; trajectories/ shows the kinds of error"
     ),
     "unknown_tool_share": "calls named a tool that does not exist. The prompt may not list the tools (instructions=)",
     "tool_error_share": "calls ended in a tool's error. Look at the observations in trajectories/",
-    "cut_turn_share": "episodes ended in a turn that ran out of tokens. Raise max_turn_tokens, or pay for shorter turns",
-    "truncated_share": "episodes were cut by a budget. Raise max_turns or the token budgets, or pay for shorter episodes",
+    "cut_turn_share": "episodes ended in a turn that ran out of tokens. Raise max_turn_tokens, or reward brevity",
+    "truncated_share": "episodes were cut by a budget. Raise max_turns or the token budgets, or reward brevity",
 }
 """Metric → what it means and what to do, as the end of a sentence that begins with a percentage."""
 

@@ -189,7 +189,7 @@ def test_silent_loss_is_told_and_a_resumed_run_remembers(tmp_path: Path, capsys:
     assert " ! " not in capsys.readouterr().out
     resumed = Monitor(run, total=100, first=3, tensorboard=False)
     for update in (4, 5):
-        resumed.update({"update": update, "unreadable_share": 0.4})
+        resumed.update({"update": update, "unreadable_share": 0.2})
     lines = [line for line in capsys.readouterr().out.splitlines() if " ! " in line]
     assert len(lines) == 1
     assert "answers could not be read" in lines[0]
