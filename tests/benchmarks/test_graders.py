@@ -73,7 +73,8 @@ def test_a_bad_file_is_told(graders: ModuleType, text: str, tmp_path: Path, caps
 def test_the_driver_answers_line_by_line_and_survives_a_grader_that_raises(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import graders_driver as d;"
-        "d.GRADERS['mine'] = lambda: lambda completion, truth: print('noise') or 1 / (completion != 'x') and truth == '1';"
+        "mine = lambda completion, truth: print('noise') or 1 / (completion != 'x') and truth == '1';"
+        "d.GRADERS['mine'] = lambda: mine;"
         "d.main('mine')"
     )
     rows = [{"completion": "a", "truth": "1"}, {"completion": "x", "truth": "1"}, {"completion": "b", "truth": "2"}]
