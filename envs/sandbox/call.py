@@ -58,10 +58,12 @@ class Call:
         self._began = time.monotonic()
         self._cpu_began = self._cpu = 0.0
         self._began_running = False
-        session.link.check_owner()
         if session.dead is not None:
             kind = Kind.POOL_DIED if session.link.failure else Kind.SESSION_DEAD
             self._end(kind, message=f"This session is over: {session.dead}.")
+        elif session.link.failure is not None:
+            session.end(session.link.failure)
+            self._end(Kind.POOL_DIED, message=f"{session.link.failure}.", state_lost=True)
         elif len(code) > MAX_CODE:
             message = f"The code has {len(code):,} characters; at most {MAX_CODE:,} are run."
             self._end(Kind.USER_ERROR, error_type="invalid_source", message=message)
@@ -103,9 +105,12 @@ class Call:
         limits = self.session.limits
         if len(self._output) > limits.output_bytes:
             return self._fault(Kind.OUTPUT_LIMIT, f"More than {limits.output_bytes:,} bytes of output.")
-        self._cpu = self.session.cpu_clock() or self._cpu
+        cpu = self.session.cpu_clock()
+        self._cpu = self._cpu if cpu is None else cpu
         if reply is not None:
             return self._answered(reply)
+        if cpu is None:  # it has ended, and a process forked from this one holds its end of the channel open
+            return self._ended()
         if self._cpu - self._cpu_began >= limits.cpu:
             return self._fault(Kind.CPU_TIMEOUT, f"More than {limits.cpu:g} s of processor time.")
         if time.monotonic() - self._began >= limits.wall_seconds:
@@ -116,10 +121,7 @@ class Call:
         """Look for anything that happened since the last call, then send the request."""
         session = self.session
         cpu = session.cpu_clock()
-        poller = select.poll()
-        poller.register(session.control, select.POLLIN)
-        poller.register(session.output, select.POLLIN)
-        pending = dict(poller.poll(0))
+        pending = dict(session.both.poll(0))
         if pending.get(session.control.fileno(), 0) & select.POLLIN:
             try:
                 if session.control.recv(1, 0x40):  # MSG_DONTWAIT
@@ -205,6 +207,8 @@ class Call:
         if session.link.failure:
             session.end(session.link.failure)
             return self._end(Kind.POOL_DIED, message=f"{session.link.failure}.", state_lost=True)
+        if session.dead is not None:  # another thread closed it
+            return self._end(Kind.SESSION_DEAD, message=f"This session is over: {session.dead}.", state_lost=True)
         if status is None:
             return self._fault(Kind.PROCESS_EXIT, "The interpreter closed its channel.")
         if not os.WIFSIGNALED(status):

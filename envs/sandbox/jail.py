@@ -81,11 +81,13 @@ def call_filter(pid: int, *, paths: bool) -> bytes:
     return seccomp.program(this, pid=pid, paths=paths)
 
 
-def take_descriptors(control: int, output: int, empty: int) -> None:
+def take_descriptors(control: int, output: int) -> None:
     """Arrange the descriptors of a worker as :data:`CONTROL` says and close all others.
 
     The given numbers may be anything, also those that are wanted, so they first move out of the way.
     """
+    # Opened by each for itself: the flags of one open file are seen and set by all who share it.
+    empty = os.open(os.devnull, os.O_RDONLY)
     control, output, empty = (fcntl.fcntl(d, fcntl.F_DUPFD, 16) for d in (control, output, empty))
     for source, target in ((empty, 0), (output, 1), (output, 2), (control, CONTROL)):
         os.dup2(source, target, inheritable=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from trajgym.errors import ConfigError
@@ -14,6 +13,7 @@ MEBIBYTE = 1 << 20
 # Wall time bounds sleeping and waiting only. Were it close to the CPU limit, a busy machine would decide which programs
 # succeed, and with them which are rewarded.
 WALL_PER_CPU = 5.0
+_MOST_SECONDS = 10**9  # some thirty years; the kernel counts no further than it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,10 @@ class Limits:
 
 
 def _check_seconds(name: str, value: object, least: float, why: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= _MOST_SECONDS:
         reason = f" ({why}: a busy machine must not decide which programs succeed)" if why else ""
-        raise ConfigError(f"Limits: {name} must be at least {least:g} seconds{reason}, got {value!r}.")
+        allowed = f"{least:g} to {_MOST_SECONDS:,} seconds{reason}"
+        raise ConfigError(f"Limits: {name} must be {allowed}, got {value!r}.")
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trajgym.envs.sandbox.results import IsolationUnavailable, PoolClosed
+from trajgym.envs.sandbox.scratch import remove_folder
 
 __all__ = ["Link"]
 
@@ -75,9 +77,8 @@ class Link:
         try:
             self._channel, process = _start(python)
         except OSError as error:
-            reason = f"no process could be started for it ({error}); raise `ulimit -n` (files) or `ulimit -u` (processes)"
-            raise IsolationUnavailable(reason) from error
-        self._finalizer = weakref.finalize(self, _stop, self._channel, process)
+            raise IsolationUnavailable(f"no process could be started: {error}; see `ulimit -n` and -u") from error
+        self._finalizer = weakref.finalize(self, _stop, self._channel, process, settings["folder"])
         self._process = process
         _LINKS.add(self)
         self.ready: dict[str, Any] = {}
@@ -149,13 +150,17 @@ class Link:
         self._wait(lambda: False, 0.0)
         return self.failure is None
 
+    def is_owner(self) -> bool:
+        """Return whether this is the process that made it."""
+        return os.getpid() == self._owner
+
     def check_owner(self) -> None:
         """Refuse work in a forked process, whose sessions would be shared with its parent's.
 
         Raises:
             PoolClosed: This is such a process.
         """
-        if os.getpid() != self._owner:
+        if not self.is_owner():
             raise PoolClosed(
                 f"This pool belongs to process {self._owner}, and this is process {os.getpid()}, forked from it. "
                 "Make a new Pool here."
@@ -187,7 +192,7 @@ class Link:
                 poller = select.poll()
                 poller.register(self._channel, select.POLLOUT | select.POLLIN)
                 poller.poll(100)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # the latter where it is closed
                 self.failure = f"the interpreter's pool died ({error})"
 
     def _wait(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -201,7 +206,11 @@ class Link:
                 if done():
                     break
                 poller = select.poll()
-                poller.register(self._channel, select.POLLIN)
+                try:
+                    poller.register(self._channel, select.POLLIN)
+                except ValueError:  # closed by another thread, or at the interpreter's end
+                    self.failure = self.failure or "the pool was closed"
+                    break
                 if not poller.poll(max(deadline - time.monotonic(), 0.0) * 1000):
                     break
                 self._receive()
@@ -211,7 +220,7 @@ class Link:
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._channel, _MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            message, descriptors, _, _ = socket.recv_fds(self._channel, _MESSAGE, 1)
         except BlockingIOError:
             return
         except OSError:
@@ -223,18 +232,19 @@ class Link:
         kind, number = event["event"], event.get("number")
         if kind == "ready":
             self.ready = event
-        elif kind == "spawned":
-            # The kernel delivers no descriptor where none is free.
-            self._spawned[number] = descriptors[0] if descriptors else "no file descriptor is free; raise `ulimit -n`"
-            if number not in self._watched:  # asked for too long ago
-                self.forget(number)
         elif kind == "exit":
             if number in self._watched:
                 self._ends[number] = event["status"]
         elif number is None:
             self.failure = event["reason"]
         else:
-            self._spawned[number] = event["reason"]
+            # Where no descriptor is free here, the kernel delivers none.
+            reason = event.get("reason", "no file descriptor is free; raise `ulimit -n`")
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
+            self._spawned[number] = descriptors[0] if descriptors else reason
+            if number not in self._watched:  # nobody waits any more
+                self.forget(number)
 
 
 def _start(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -265,15 +275,17 @@ def _start(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     return ours, process
 
 
-def _stop(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+def _stop(channel: socket.socket, process: subprocess.Popen[bytes], folder: str | None) -> None:
     with contextlib.suppress(OSError):
-        channel.shutdown(socket.SHUT_RDWR)  # closing alone is not seen at the other end while a thread waits at this one
+        channel.shutdown(socket.SHUT_RDWR)  # while a thread waits at this end, the other would not see it close
     channel.close()
     try:
         process.wait(_CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its child too, which may have lost its order to die with it
         process.wait()
+    if folder is not None:  # it does so itself, unless somebody killed it
+        remove_folder(folder)
 
 
 _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()

@@ -42,18 +42,18 @@ def find_places(packages: Iterable[str]) -> Places:
         ConfigError: One is not installed, or is not a top-level name.
     """
     library = sysconfig.get_path("stdlib")
-    read = [library]
-    if (extra := sysconfig.get_path("platstdlib")) != library:
-        read.append(extra)
+    # In a virtual environment, the plain path would be that of the environment's folder, with every package in it.
+    extra = sysconfig.get_path("platstdlib", vars={"platbase": sys.base_exec_prefix})
+    read = [library, extra]
     search: list[str] = []
     for name in packages:
         folder, paths = _locate(name)
         read += paths
         if folder not in search and folder not in (library, extra):
             search.append(folder)
-    hide = tuple(f"{library}/{name}" for name in ("site-packages", "dist-packages"))
+    hide = (f"{at}/{name}" for at in (library, extra) for name in ("site-packages", "dist-packages"))
     read += [path for path in (_ZONES, os.devnull) if os.path.exists(path)]
-    return Places(tuple(search), tuple(dict.fromkeys(read)), hide)
+    return Places(tuple(search), tuple(dict.fromkeys(read)), tuple(dict.fromkeys(hide)))
 
 
 def unassigned_uid() -> int:
@@ -70,7 +70,10 @@ def _locate(name: str) -> tuple[str, list[str]]:
     """Return the folder a package is found in, and its own files: the package and the libraries it brings."""
     if not name.isidentifier():
         raise ConfigError(f"packages: {name!r} is no top-level package name such as 'numpy'.")
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # __main__ and other modules that were imported from nowhere
+        spec = None
     if spec is None:
         close = did_you_mean(name, (p for p in ("numpy", "sympy", "mpmath", "scipy", "pandas", "networkx")))
         raise ConfigError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import os
 import re
-import shutil
 import sys
 import tempfile
 import threading
@@ -18,6 +18,7 @@ from trajgym.envs.sandbox.limits import Limits
 from trajgym.envs.sandbox.link import Link
 from trajgym.envs.sandbox.places import find_places, unassigned_uid
 from trajgym.envs.sandbox.results import IsolationUnavailable, PoolClosed, Result
+from trajgym.envs.sandbox.scratch import remove_folder
 from trajgym.envs.sandbox.session import Session, drive
 from trajgym.envs.sandbox.tiers import LAYERS_OF, candidates, missing, remedy, unavailable
 from trajgym.errors import ConfigError
@@ -57,6 +58,8 @@ class Pool:
         without: Iterable[str] = (),
     ) -> None:
         self.limits = limits or Limits()
+        if isinstance(packages, str):
+            raise ConfigError(f"packages takes several: write ({packages!r},), with a comma.")
         self.packages = tuple(packages)
         self._places = find_places(self.packages)
         self._without = frozenset(without)
@@ -83,9 +86,14 @@ class Pool:
 
         Raises:
             PoolClosed: After :meth:`close`, and in a forked process.
-            IsolationUnavailable: The machinery died and could not be built anew.
+            IsolationUnavailable: The machinery died and could not be built anew, or the machine has no more to give.
+            ConfigError: ``seed`` is no whole number.
         """
         link = self._live_link()
+        try:
+            seed = operator.index(seed)
+        except TypeError:
+            raise ConfigError(f"seed must be a whole number, got {seed!r}.") from None
         limits = limits or self.limits
         folder = self._scratch_folder(link, limits)
         return Session.open(link, self.isolation, limits, seed, folder)
@@ -111,13 +119,14 @@ class Pool:
         return drive(pairs)
 
     def close(self) -> None:
-        """End every session and the machinery. Idempotent."""
+        """End every session and the machinery. Idempotent; in a forked process, without effect on the parent's."""
+        if not self._link.is_owner():
+            return
         self._closed = True
         self._link.close()
         for session in list(self._link.members):
             session.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
 
     def __enter__(self) -> Pool:
         return self
@@ -131,15 +140,16 @@ class Pool:
         return f"<Pool, isolation {self.isolation}, {len(self._link.members)} sessions>"
 
     def _live_link(self) -> Link:
+        self._link.check_owner()  # first: a thread may have held the lock when this process was forked
         with self._lock:
-            self._link.check_owner()
-            if self._closed:
-                raise PoolClosed("This pool is closed. Make a new Pool.")
-            if not self._link.alive():
+            if not self._closed and not self._link.alive():
                 _log.warning("%s; it is built anew", self._link.failure)
                 self._link.close()
                 self._link = self._build()
                 self.restarts += 1
+            if self._closed:  # meanwhile, perhaps
+                self._link.close()
+                raise PoolClosed("This pool is closed. Make a new Pool.")
             return self._link
 
     def _build(self) -> Link:
@@ -152,6 +162,9 @@ class Pool:
             try:
                 link = self._start(tier)
             except IsolationUnavailable as error:
+                if re.match(r"(ModuleNotFound|Import)Error: ", str(error)):
+                    message = f"packages: {error}. Name what they need as well: {self.packages!r} is all there is."
+                    raise ConfigError(message) from error
                 number = re.search(r"\[Errno (\d+)\]", str(error))
                 hint = remedy(tier, int(number[1]) if number else None)
                 reasons[tier] = f"{error}; {hint}" if hint else str(error)
@@ -169,7 +182,8 @@ class Pool:
         layers = set(LAYERS_OF[tier]) - self._without
         if landlock.abi() == 0:
             layers.discard("landlock")
-        if "namespaces" not in layers and self.limits.scratch and self._folder is None:
+        self._remove_folder()  # each zygote removes its own when it ends
+        if "namespaces" not in layers and self.limits.scratch:
             self._folder = tempfile.mkdtemp(prefix="trajgym-scratch-")
         settings = {
             "layers": sorted(layers),
@@ -180,7 +194,11 @@ class Pool:
             "uid": unassigned_uid() if os.geteuid() == 0 and tier != "none" else None,
             "folder": self._folder if "namespaces" not in layers else None,
         }
-        return Link(settings, sys.executable)
+        try:
+            return Link(settings, sys.executable)
+        except BaseException:
+            self._remove_folder()
+            raise
 
     def _test(self, link: Link, tier: str) -> list[str]:
         try:
@@ -188,7 +206,7 @@ class Pool:
                 link, tier, self.limits, seed=0, folder=self._scratch_folder(link, self.limits)
             ) as session:
                 return selftest.misses(session, self.packages)
-        except IsolationUnavailable as error:
+        except (IsolationUnavailable, OSError) as error:
             return [str(error)]
 
     def _scratch_folder(self, link: Link, limits: Limits) -> str | None:
@@ -199,6 +217,14 @@ class Pool:
             raise ConfigError(
                 "Without namespaces, scratch is asked for when the pool is made: Pool(limits=Limits(scratch=…))."
             )
-        folder = tempfile.mkdtemp(dir=self._folder)
-        os.chown(folder, os.stat(self._folder).st_uid, -1)
+        try:
+            folder = tempfile.mkdtemp(dir=self._folder)
+            os.chown(folder, os.stat(self._folder).st_uid, -1)
+        except OSError as error:
+            raise IsolationUnavailable(f"A session's scratch folder could not be made: {error}.") from error
         return folder
+
+    def _remove_folder(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            remove_folder(folder)

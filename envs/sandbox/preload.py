@@ -8,8 +8,8 @@ import os
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from types import ModuleType
 
 __all__ = ["preload"]
@@ -59,7 +59,21 @@ def _warm_sympy() -> None:
     repr(sympy.diff(sympy.sin(x) * x, x).evalf(subs={x: 1}))
 
 
-_WARM: dict[str, Callable[[], None]] = {"numpy": _warm_numpy, "sympy": _warm_sympy}
+def _warm_matplotlib() -> None:
+    importlib.import_module("matplotlib").use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    figure, axes = pyplot.subplots()
+    axes.plot([1, 2])
+    axes.set_title("$x$")
+    figure.canvas.draw()  # finds the fonts, of which a worker may not ask whether they exist
+    pyplot.close(figure)
+
+
+_WARM: dict[str, Callable[[], None]] = {
+    "matplotlib": _warm_matplotlib,
+    "numpy": _warm_numpy,
+    "sympy": _warm_sympy,
+}
 
 
 class _Allowed:
@@ -73,7 +87,7 @@ class _Allowed:
         return PathFinder.find_spec(name, self._search) if path is None and name in self._packages else None
 
 
-def preload(packages: Collection[str], search: Sequence[str]) -> None:
+def preload(packages: Collection[str], search: Sequence[str], *, compiled: bool = False) -> None:
     """Import the usual standard library, its extension modules and ``packages``.
 
     Extension modules load system libraries that are out of a worker's sight; once loaded, they are found by name.
@@ -81,6 +95,7 @@ def preload(packages: Collection[str], search: Sequence[str]) -> None:
     Args:
         packages: Names of top-level packages.
         search: Folders that hold them.
+        compiled: Whether to import every compiled part of the packages too, for workers that cannot load one later.
 
     Raises:
         ImportError: A package, or one that it needs, is not among those allowed.
@@ -94,6 +109,9 @@ def preload(packages: Collection[str], search: Sequence[str]) -> None:
         for name in packages:
             importlib.import_module(name)
             _WARM.get(name, lambda: None)()
+        for name in [part for package in packages if compiled for part in _compiled_parts(sys.modules[package])]:
+            with contextlib.suppress(Exception):  # for another machine, or in need of something that is not allowed
+                importlib.import_module(name)
     # Neither would find a program to start; better to say so than to answer with a status that nobody reads.
     os.system = sys.modules["posix"].system = _no_shell  # type: ignore[assignment, attr-defined]
     # Workers never write bytecode, nor look for it where it is not.
@@ -103,6 +121,16 @@ def preload(packages: Collection[str], search: Sequence[str]) -> None:
 def _no_shell(command: str) -> int:
     """Stand in for ``os.system``."""
     raise PermissionError(1, "There is no shell here, and no other program", str(command))
+
+
+def _compiled_parts(package: ModuleType) -> Iterator[str]:
+    """Yield the names of the extension modules in a package, but for those that serve its tests."""
+    for root in getattr(package, "__path__", ()):
+        for folder, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if name not in ("test", "tests")]
+            within = package.__name__ + folder[len(root) :].replace(os.sep, ".")
+            names = {file.split(".")[0] for file in files if file.endswith(tuple(EXTENSION_SUFFIXES))}
+            yield from (f"{within}.{name}" for name in sorted(names) if "test" not in name)
 
 
 def _extensions() -> list[str]:

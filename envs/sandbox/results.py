@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from trajgym.envs.sandbox.text import shorten, shorten_more
 from trajgym.errors import EnvironmentFault
 
 __all__ = ["IsolationUnavailable", "Kind", "PoolClosed", "Result"]
@@ -36,7 +37,7 @@ class Kind(str, Enum):
     BACKGROUND_ACTIVITY = "BackgroundActivity"
     """Something ran or wrote between two calls."""
     SESSION_DEAD = "SessionDead"
-    """An earlier call ended the session; nothing ran."""
+    """The session was over before the call, or was closed while it ran."""
     POOL_DIED = "PoolDied"
     """The machinery failed, not the code: what was computed with it means nothing."""
 
@@ -86,8 +87,16 @@ class Result:
     @property
     def text(self) -> str:
         """Everything to show: the output, then the traceback or the message."""
-        shown = self.traceback or ("" if self.ok else f"{self.kind}: {self.message}")
-        return self.output + ("\n" if self.output and shown and not self.output.endswith("\n") else "") + shown
+        return self._shown(self.output)
+
+    def text_within(self, limit: int) -> str:
+        """Return everything to show in at most ``limit`` characters; it is the output that gives way first."""
+        room = max(limit - len(self._shown("")) - 1, 0)
+        return shorten(self._shown(shorten_more(self.output, self.dropped, room)), limit)
+
+    def _shown(self, output: str) -> str:
+        reason = self.traceback or ("" if self.ok else f"{self.kind}: {self.message}")
+        return output + ("\n" if output and reason and not output.endswith("\n") else "") + reason
 
 
 class IsolationUnavailable(EnvironmentFault):

@@ -55,7 +55,8 @@ _VARIABLES = {"HOME", "LANG", "MPLBACKEND", "PATH", "PYTHONHASHSEED", "TMPDIR", 
 
 
 # What must work all the same, or programs would fail for reasons of ours.
-_NEEDS = "import xml.dom.minidom, {names}; all(open(m.__file__).read(1) for m in ({names}, xml.dom.minidom))"
+# (A namespace package has no file.)
+_NEEDS = "import xml.dom.minidom as dom, {names}; all(open(m.__file__).read(1) for m in (dom, {names}) if m.__file__)"
 
 
 def misses(session: Session, packages: Sequence[str]) -> list[str]:

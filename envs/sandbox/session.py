@@ -6,12 +6,11 @@ it decides ends the session, so no code runs on after its call.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import errno
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import threading
@@ -24,12 +23,13 @@ from trajgym.envs.sandbox.limits import MEBIBYTE, Limits
 from trajgym.envs.sandbox.link import Link
 from trajgym.envs.sandbox.reply import HELLO, frame
 from trajgym.envs.sandbox.results import IsolationUnavailable, Result
+from trajgym.envs.sandbox.scratch import remove_folder
+from trajgym.envs.sandbox.watch import SHORT, watch, watch_in_loop
 
 __all__ = ["Session", "drive"]
 
-# A short call is over before its output needs reading; until then one descriptor is watched, not two.
-_SHORT = 0.001
 _HELLO_SECONDS = 20.0
+_END_SECONDS = 1.0
 _DEFAULT_SCRATCH = 16 * MEBIBYTE
 
 
@@ -49,6 +49,7 @@ class Session:
         output: int,
         folder: str | None,
     ) -> None:
+        self._clock = (~_pid_of(worker[1]) << 3) | 2  # MAKE_PROCESS_CPUCLOCK in the kernel's posix-timers.h
         self.link, self.limits, self.isolation = link, limits, isolation
         self.number, self.pidfd = worker
         self.control, self.output = control, output
@@ -57,7 +58,11 @@ class Session:
         self.calls = 0
         self.cpu_end = 0.0
         """Processor time of the worker when its last call ended, in seconds."""
-        self._clock = (~_pid_of(self.pidfd) << 3) | 2  # MAKE_PROCESS_CPUCLOCK in the kernel's posix-timers.h
+        self.replies, self.both = select.poll(), select.poll()
+        """Ready when there is something to read on the reply channel, or on that or the output pipe."""
+        self.replies.register(control, select.POLLIN)
+        self.both.register(control, select.POLLIN)
+        self.both.register(output, select.POLLIN)
         self._folder = folder
         self._busy = threading.Lock()
         link.members.add(self)
@@ -69,15 +74,6 @@ class Session:
         Raises:
             IsolationUnavailable: It did not come up.
         """
-        try:
-            ours, theirs = socket.socketpair()
-            reading, writing = os.pipe()
-        except OSError as error:
-            _remove(folder)
-            raise IsolationUnavailable(
-                f"A session takes three file descriptors: {error}. Raise `ulimit -n`."
-            ) from error
-        worker = -1, -1
         scratch = limits.scratch
         if scratch is None:
             scratch = _DEFAULT_SCRATCH if "namespaces" in link.layers else 0
@@ -88,23 +84,30 @@ class Session:
             "session_cpu": math.ceil(limits.session_cpu),
             "output": limits.output,
         }
-        try:
-            worker = link.spawn(order, [theirs.fileno(), writing])
-            _hear_hello(ours, reading)
-            session = cls(link, worker, limits, isolation, ours, reading, folder)
-        except BaseException:
-            ours.close()
-            os.close(reading)
-            if worker[1] >= 0:
-                os.close(worker[1])
-            _remove(folder)
-            raise
-        finally:
-            theirs.close()
-            os.close(writing)
-        ours.sendall(frame({"seed": seed}))
-        ours.setblocking(False)
-        os.set_blocking(reading, False)
+        with contextlib.ExitStack() as undo:
+            undo.callback(_remove, folder)
+            try:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                # The worker's ends are closed here before anything is heard from it, or its own end would not be.
+                with theirs:
+                    reading, writing = os.pipe()
+                    undo.callback(os.close, reading)
+                    try:
+                        worker = link.spawn(order, [theirs.fileno(), writing])
+                    finally:
+                        os.close(writing)
+                undo.callback(_dismiss, link, worker)
+                os.set_blocking(reading, False)
+                _hear_hello(ours, reading)
+                ours.sendall(frame({"seed": seed}))
+                ours.setblocking(False)
+                session = cls(link, worker, limits, isolation, ours, reading, folder)
+            except OSError as error:
+                scarce = error.errno in (errno.EMFILE, errno.ENFILE)
+                hint = "; a session takes three file descriptors, raise `ulimit -n`" if scarce else ""
+                raise IsolationUnavailable(f"A session could not be opened: {error}{hint}.") from error
+            undo.pop_all()
         return session
 
     def call(self, code: str) -> Result:
@@ -117,7 +120,17 @@ class Session:
             PoolClosed: In a process forked from the one that opened the pool.
             RuntimeError: Another call of this session is running.
         """
-        return drive([(self, code)])[0]
+        with self.claim():
+            call = Call(self, code)
+            try:
+                # What drive() does, for the case that the answer comes soon.
+                if call.result is None and not (self.replies.poll(SHORT * 1000) and call.pump()):
+                    watch([call])
+            finally:
+                if call.result is None:
+                    self.end("a call was interrupted")
+        assert call.result is not None
+        return call.result
 
     async def acall(self, code: str) -> Result:
         """Run ``code`` without blocking the event loop. A cancelled call ends the session.
@@ -129,36 +142,44 @@ class Session:
             call = Call(self, code)
             try:
                 if call.result is None:
-                    await _watch_in_loop(call)
+                    await watch_in_loop(call)
             finally:
                 if call.result is None:
                     self.end("a call was cancelled")
-                self.release()
         assert call.result is not None
         return call.result
 
     def close(self) -> None:
-        """End the interpreter and everything it holds. Idempotent."""
+        """End the interpreter and everything it holds, also while a call runs in another thread. Idempotent."""
         self.end("the session was closed")
         self.release()
 
     def end(self, why: str) -> None:
         """Kill the worker; the descriptors stay until :meth:`release`."""
         if self.dead is None:
-            self.dead = why
-            with contextlib.suppress(ProcessLookupError):
+            # In this order: from the second line on, another thread may close the descriptor.
+            with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            self.dead = why
 
     def release(self) -> None:
-        """Close the descriptors of an ended session, and remove its scratch folder."""
-        if self.dead is not None and self.output >= 0:
-            self.link.forget(self.number)
-            self.abandon()
-            _remove(self._folder)
+        """Let go of what an ended session holds, unless a call in another thread still uses it, which then will."""
+        if self.dead is not None and self._busy.acquire(blocking=False):
+            try:
+                if self.output >= 0:
+                    if self._folder is not None:  # until it has ended, it may put more into it
+                        self.link.exit_status(self.number, self.pidfd, _END_SECONDS)
+                    self.link.forget(self.number)
+                    self.abandon()
+                    _remove(self._folder)
+            finally:
+                self._busy.release()
 
     def abandon(self) -> None:
         """Close the descriptors without ending the worker: for a forked process, which has copies of them."""
         self.dead = self.dead or "it belongs to the process that this one was forked from"
+        if self.output < 0:
+            return
         self.control.close()
         os.close(self.output)
         os.close(self.pidfd)
@@ -166,9 +187,10 @@ class Session:
 
     def claim(self) -> _Claim:
         """Take the session for one call."""
+        self.link.check_owner()
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("A session runs one call at a time; open another session, or wait.")
-        return _Claim(self._busy)
+        return _Claim(self, self._busy)
 
     def cpu_clock(self) -> float | None:
         """Processor time the worker has used, in seconds, or ``None`` when it is gone."""
@@ -203,14 +225,15 @@ class Session:
 class _Claim:
     """Gives the session back, whatever happened."""
 
-    def __init__(self, busy: threading.Lock) -> None:
-        self._busy = busy
+    def __init__(self, session: Session, busy: threading.Lock) -> None:
+        self._session, self._busy = session, busy
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *error: object) -> None:
         self._busy.release()
+        self._session.release()
 
 
 def drive(pairs: Sequence[tuple[Session, str]]) -> list[Result]:
@@ -228,98 +251,14 @@ def drive(pairs: Sequence[tuple[Session, str]]) -> list[Result]:
         for session, _ in pairs:
             claims.append(session.claim())
         calls.extend(Call(session, code) for session, code in pairs)
-        _watch([call for call in calls if call.result is None])
+        watch([call for call in calls if call.result is None])
     finally:
         for call in calls:
             if call.result is None:
                 call.session.end("a call was interrupted")
-            call.session.release()
         for claim in claims:
             claim.__exit__()
     return [call.result for call in calls if call.result is not None]
-
-
-def _watch(calls: list[Call]) -> None:
-    """Pump the calls as their descriptors become ready, until all have ended."""
-    poller = select.poll()
-    owner: dict[int, Call] = {}
-    watched: dict[Call, dict[int, int]] = {}
-
-    def update(call: Call, output: bool) -> None:
-        before = watched.get(call, {})
-        now = {} if call.result is not None else call.interest(output or len(before) > 1)
-        for descriptor in before.keys() - now.keys():
-            poller.unregister(descriptor)
-            del owner[descriptor]
-        for descriptor, events in now.items():
-            if before.get(descriptor) != events:
-                poller.register(descriptor, events)
-                owner[descriptor] = call
-        if now:
-            watched[call] = now
-        else:
-            watched.pop(call, None)
-
-    for call in calls:
-        update(call, output=False)
-    look_at_clocks = time.monotonic() + _SHORT
-    while watched:
-        for descriptor, _ in poller.poll(max(look_at_clocks - time.monotonic(), 0) * 1000):
-            if descriptor in owner:  # its call may have ended in this very round
-                call = owner[descriptor]
-                call.pump()
-                update(call, output=False)
-        if time.monotonic() >= look_at_clocks:
-            for call in list(watched):
-                call.pump()
-                update(call, output=True)
-            look_at_clocks = time.monotonic() + min((call.seconds_left() for call in watched), default=0.0)
-
-
-async def _watch_in_loop(call: Call) -> None:
-    """Pump a call from the running event loop until it has ended."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    watched: dict[int, int] = {}
-    timer = loop.call_later(_SHORT, lambda: look(late=True))
-
-    def update(now: dict[int, int]) -> None:
-        for descriptor in watched.keys() - now.keys():
-            loop.remove_reader(descriptor)
-            loop.remove_writer(descriptor)
-        for descriptor, events in now.items():
-            if watched.get(descriptor) != events:
-                loop.add_reader(descriptor, look)
-                if events & select.POLLOUT:
-                    loop.add_writer(descriptor, look)
-                else:
-                    loop.remove_writer(descriptor)
-        watched.clear()
-        watched.update(now)
-
-    def look(late: bool = False) -> None:
-        nonlocal timer
-        try:
-            call.pump()
-        except BaseException as error:  # the loop would swallow it, and this call wait for ever
-            if not ended.done():
-                ended.set_exception(error)
-            return
-        if call.result is not None:
-            update({})
-            if not ended.done():
-                ended.set_result(None)
-            return
-        update(call.interest(late or len(watched) > 1))
-        if late:
-            timer = loop.call_later(call.seconds_left(), lambda: look(late=True))
-
-    try:
-        update(call.interest(output=False))
-        await ended
-    finally:
-        timer.cancel()
-        update({})
 
 
 def _hear_hello(control: socket.socket, output: int) -> None:
@@ -330,9 +269,20 @@ def _hear_hello(control: socket.socket, output: int) -> None:
     except OSError as error:
         said, reason = b"", str(error)
     else:
-        reason = os.read(output, 4096).decode("utf-8", "replace") if said != HELLO else ""
+        reason = ""
+        with contextlib.suppress(BlockingIOError):
+            reason = os.read(output, 4096).decode("utf-8", "replace") if said != HELLO else ""
     if said != HELLO:
-        raise IsolationUnavailable(f"A worker could not build its jail: {reason or 'it said nothing'}")
+        raise IsolationUnavailable(f"A worker could not build its jail: {reason or 'it was ended'}.")
+
+
+def _dismiss(link: Link, worker: tuple[int, int]) -> None:
+    """End a worker that no session came of."""
+    number, pidfd = worker
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
+    link.forget(number)
 
 
 def _pid_of(pidfd: int) -> int:
@@ -342,4 +292,4 @@ def _pid_of(pidfd: int) -> int:
 
 def _remove(folder: str | None) -> None:
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)

@@ -36,8 +36,8 @@ def note(roots: Iterable[str]) -> Files:
             files.stats[folder] = os.stat(folder)
             files.folders[folder] = folders + names
             for name in names:
-                if name.endswith((".py", ".pyc", ".so")):
-                    path = f"{folder}/{name}"
+                path = f"{folder}/{name}"
+                if name.endswith((".py", ".pyc", ".so")) and os.path.exists(path):
                     files.stats[path] = os.stat(path)
     for root in roots:  # a namespace package's or a module's folder is asked for the one name in it
         parent, name = os.path.split(root)

@@ -3,19 +3,23 @@ r"""Output as clean text: valid, printable, of bounded length. Used on both side
 >>> clean("a\x00b\ud800 \x1b[31mred\x1b[0m\r\nend")
 'a\\x00b\\ud800 red\nend'
 >>> shorten("abcdefghij" * 20, 60)
-'abcdefghijabc\n[… 173 characters dropped …]\nefghijabcdefghij'
+'abcdefghijabcde\n[… 170 characters dropped …]\nfghijabcdefghij'
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["clean", "halves", "join", "shorten"]
+__all__ = ["clean", "halves", "join", "shorten", "shorten_more"]
 
 # Colours and cursor movements (ECMA-48 CSI, OSC and two-character escapes) carry no text.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LINE_ENDS = re.compile(r"\r\n?")
-_UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# A table, since an output can be a million of these, and whoever called waits.
+_UNCLEAN = {
+    number: chr(number).encode("unicode_escape", "surrogatepass").decode()
+    for number in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000))
+}
 _DROPPED = "\n[… {} characters dropped …]\n"
 
 
@@ -27,7 +31,7 @@ def clean(text: str) -> str:
     if text.isascii() and text.isprintable():  # most are, and short; the empty one is
         return text
     text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", text))
-    return _UNCLEAN.sub(lambda c: c[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return text.translate(_UNCLEAN)
 
 
 def halves(text: str, limit: int) -> tuple[str, str, int]:
@@ -52,3 +56,18 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return join(*halves(text, max(limit - len(_DROPPED.format(len(text))), 0)))
+
+
+def shorten_more(text: str, dropped: int, limit: int) -> str:
+    r"""Return what :func:`join` gave in at most ``limit`` characters, with one count of all that is missing.
+
+    >>> shorten_more(join("abcdefghij" * 4, "abcdefghij" * 4, 20), 20, 60)
+    'abcdefghijabcde\n[… 70 characters dropped …]\nfghijabcdefghij'
+    """
+    if len(text) <= limit or not dropped:
+        return shorten(text, limit)
+    head, _, tail = text.partition(_DROPPED.format(dropped))
+    total = len(head) + dropped + len(tail)
+    kept = max(limit - len(_DROPPED.format(total)), 0)
+    head, tail = head[: kept - kept // 2], tail[max(len(tail) - kept // 2, 0) :]
+    return join(head, tail, total - len(head) - len(tail))

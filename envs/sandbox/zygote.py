@@ -14,7 +14,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 from trajgym.envs.sandbox import jail, landlock, machine, namespaces, stored, threads, worker
 from trajgym.envs.sandbox.cell import Notebook
 from trajgym.envs.sandbox.preload import preload
+from trajgym.envs.sandbox.scratch import remove_folder
 
 __all__ = ["main"]
 
@@ -60,18 +60,20 @@ class Zygote:
     def __init__(self, channel: socket.socket, parent: int, settings: Mapping[str, Any]) -> None:
         layers = frozenset(settings["layers"])
         self._channel, self._parent = channel, parent
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
         # Should memory run out, a worker must go before the trainer does.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
-        preload(settings["packages"], settings["search"])
+        own_namespaces = "namespaces" in layers
+        by_notes = not own_namespaces and "seccomp" in layers  # no worker may ask about the host's files
+        preload(settings["packages"], settings["search"], compiled=by_notes)
         threads.install()
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError(f"one of the packages {settings['packages']} starts threads when it is imported")
-        own_namespaces = "namespaces" in layers
-        files = None if own_namespaces or "seccomp" not in layers else stored.note(settings["read"])
+        files = stored.note(settings["read"]) if by_notes else None
         with open("/proc/self/statm") as file:
             base = int(file.read().split()[0]) * resource.getpagesize()
-        self._empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         # In a namespace of its own, every worker is process 1.
         calls = jail.call_filter(1, paths=True) if own_namespaces and "seccomp" in layers else None
         self._jail = jail.Jail(layers, settings["read"], base, files, calls)
@@ -91,6 +93,7 @@ class Zygote:
             _step_aside(channel, parent, folder)
             if uid is not None:
                 namespaces.become(uid)
+                machine.death_signal(signal.SIGKILL)  # the change of user has cleared it
             if "landlock" in layers:
                 # Inherited by all workers: their own rules name whole folders; what is too much in these ends here.
                 read = [*_without(settings["read"], settings["hide"])]
@@ -99,7 +102,8 @@ class Zygote:
             machine.seal_capabilities()
         self._workers: dict[int, tuple[int, int]] = {}
         self._outbox: collections.deque[tuple[bytes, list[int]]] = collections.deque()
-        self._self = os.pidfd_open(os.getpid())
+        self._pid = os.getpid()
+        self._self = os.pidfd_open(self._pid)
         self._fork: Callable[[], int] = self._fork_into_namespace if own_namespaces else os.fork
         self._post({"event": "ready", "uid": os.geteuid(), "landlock": landlock.abi(), "base": base})
 
@@ -137,12 +141,12 @@ class Zygote:
         number = order["number"]
         try:
             pid = self._fork()
-        except OSError as error:
-            self._post({"event": "failed", "number": number, "reason": str(error)})
-        else:
             if pid == 0:
                 self._be_worker(order, *descriptors)
             pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            self._post({"event": "failed", "number": number, "reason": str(error)})
+        else:
             self._workers[pidfd] = (number, pid)
             self._poller.register(pidfd, select.EPOLLIN)
             self._post({"event": "spawned", "number": number}, [pidfd])
@@ -163,10 +167,13 @@ class Zygote:
 
     def _be_worker(self, order: Mapping[str, Any], control: int, output: int) -> NoReturn:
         try:
-            jail.take_descriptors(control, output, self._empty)
+            self._workers.clear()  # no worker is to know of others
+            jail.take_descriptors(control, output)
             if self._fork is os.fork:
                 # Set here, since it is cleared by a change of uid; it follows the thread that forked, the only one.
                 machine.death_signal(signal.SIGKILL)
+                if os.getppid() != self._pid:  # it came too late
+                    os._exit(0)
             self._jail.enter(order)
             worker.serve(jail.CONTROL, self._notebook, order["output"])
         except BaseException as error:
@@ -215,7 +222,7 @@ def _step_aside(channel: socket.socket, parent: int, folder: str | None) -> None
         os.close(parent)
         _, status = os.waitpid(pid, 0)
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     machine.death_signal(signal.SIGKILL)
 

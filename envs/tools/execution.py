@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from trajgym.envs.tools.base import Tool, select_tools
 from trajgym.envs.tools.process import ToolProcess, ToolProcessDied, give_back, take
 from trajgym.envs.tools.worker import Outcome, finish, invoke, start
-from trajgym.errors import EnvironmentFault, EpisodeError, did_you_mean
+from trajgym.errors import ConfigError, EnvironmentFault, EpisodeError, did_you_mean
 from trajgym.types import CallError, ToolCall, ToolResult
 
 __all__ = ["ToolSessions"]
@@ -162,7 +162,7 @@ class _InHere:
         if self._function is None:
             try:
                 self._function = start(self._tool.target, self._seed)
-            except EnvironmentFault:  # it knows best what is missing
+            except (ConfigError, EnvironmentFault):  # they know best what is missing, and whose fault it is
                 raise
             except Exception as error:
                 raise EnvironmentFault(f"The tool {self._tool.name!r} did not open: {error!r}") from error

@@ -27,6 +27,7 @@ _KINDS = {
     Kind.BACKGROUND_ACTIVITY: "background_activity",
 }
 _NOT_RUN = ("unsupported_magic", "invalid_source")
+_MAX_TEXT = 10_000  # characters; ToolSessions would cut a longer one once more, and miscount
 _LOST = "The interpreter was restarted: variables, functions and imports of earlier calls are gone."
 
 
@@ -53,27 +54,31 @@ class PythonTool:
         Args:
             code: The program, or the next cell of it.
         """
-        if self._session is None or self._session.dead is not None:
+        if self._session is None:
             self._session = shared_pool(**self.options).open(self._seed, limits=self.limits)
         try:
             self.result = result = self._session.call(code)
         finally:
             if self.stateless:
-                self._session.close()
-        if result.kind is Kind.POOL_DIED:
+                self.close()
+        self.isolation = result.isolation
+        if result.kind in (Kind.POOL_DIED, Kind.SESSION_DEAD):  # for no reason that the code could have
             raise EnvironmentFault(f"The Python interpreter is gone: {result.message}")
-        text = result.text.rstrip("\n")
+        note = ""
+        if result.state_lost and not self.stateless:
+            self._session = None  # the next call gets a new one
+            note = f"\n{_LOST}"
+        text = result.text_within(_MAX_TEXT - len(note)).rstrip("\n") + note
         if result.ok:
             return text or "(no output)"
-        if result.state_lost and not self.stateless:
-            text += f"\n{_LOST}"
         kind = result.error_type if result.error_type in _NOT_RUN else _KINDS[result.kind]
         raise ToolFailure(kind, text)
 
     def close(self) -> None:
         """End the episode's interpreter."""
-        if self._session is not None:
-            self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
 
 def python_tool(
