@@ -18,8 +18,8 @@ from trajgym.envs.tasks import TaskSource, as_source
 from trajgym.envs.tools import Tool, ToolSessions, select_tools
 from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError, EpisodeError, UnknownNameError
-from trajgym.protocols import Protocol, get_protocol
-from trajgym.rewards import Rubric, Term, get_rubric
+from trajgym.protocols import Protocol, SingleCall, get_protocol
+from trajgym.rewards import RewardLike, get_rubric
 from trajgym.types import Action, CallError, Message, Observation, Step, StopReason, Task, ToolResult
 
 __all__ = ["ToolEnv"]
@@ -42,7 +42,8 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     ## Rewards
     ``"sparse"``: the right answer at the end pays 1. ``"dense"``: each step with a new successful call pays 0.1, up to
-    the number of steps the task needs. ``"hybrid"``: both. Or a :class:`trajgym.rewards.Rubric`.
+    the number of steps the task needs, taken back at the end unless the answer is right. ``"hybrid"``: 1 for the right
+    answer and 0.1 for such steps, which are kept. Or any other that :mod:`trajgym.rewards` lists.
 
     ## Episode End
     Terminated: the policy answered, or wrote ``max_invalid`` turns in a row without one valid call. Truncated: the
@@ -82,7 +83,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         tasks: TaskSource | Iterable[Task],
         *,
         tools: Iterable[str | Tool] = (),
-        reward: str | Rubric | Mapping[str, tuple[Term, float]] = "hybrid",
+        reward: RewardLike = "hybrid",
         protocol: str | Protocol = "hermes",
         max_turns: int = 8,
         max_invalid: int = 3,
@@ -108,6 +109,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.tools: dict[str, Tool] = select_tools(tools)
         self.rubric = get_rubric(reward)
         self.protocol = get_protocol(protocol)
+        _check_callable(self.protocol, self.tools)
         self.max_turns = max_turns
         self.max_invalid = max_invalid
         self.render_mode = render_mode
@@ -162,28 +164,26 @@ class ToolEnv(gymnasium.Env[str, str]):
             EpisodeError: Before ``reset`` or after the end.
             EnvironmentFault: When our machinery failed, not the policy.
         """
-        if self._task is None:
-            raise EpisodeError("step() was called before reset(). Call reset() first.")
-        if self._steps and self._steps[-1].stop_reason is not None:
-            reason = self._steps[-1].stop_reason.value
-            raise EpisodeError(f"The episode is over ({reason}); nothing is paid twice. Call reset() to begin another.")
-        if not isinstance(action, str):
-            raise ConfigError(f"An action is one assistant turn as a str, got {type(action).__name__}: {action!r}.")
-        step = self._transition(action)
-        terms = self.rubric.score(step, self._task, self._steps)
-        step = _paid(step, terms)
-        self._steps.append(step)
-        if step.stop_reason is not None:
-            self._close_sessions()
-        self._show((Message("assistant", action), *step.observation.messages), step)
-        info = {
-            "step": step,
-            "task": self._task,
-            "messages": self.messages,
-            "reward_terms": dict(terms),
-            "stop_reason": step.stop_reason,
-        }
-        return step.observation.text, step.reward, step.terminated, step.truncated, info
+        self._check_turn(action)
+        return self._conclude(action, self._transition(action))
+
+    def cut(self, action: str, reason: StopReason) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """End the episode in a turn that a token budget cut short: nothing in it runs, and the rubric scores it.
+
+        Whoever drives the policy calls this in place of :meth:`step`, which only takes whole turns.
+
+        Args:
+            action: What the policy wrote up to there.
+            reason: The budget, as the stop reason to record.
+
+        Returns:
+            As :meth:`step`.
+
+        Raises:
+            EpisodeError: Before ``reset`` or after the end.
+        """
+        self._check_turn(action)
+        return self._conclude(action, _step(Action(action), stop=reason))
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -214,6 +214,33 @@ class ToolEnv(gymnasium.Env[str, str]):
         """End the episode and its tools; may be called again."""
         self._close_sessions()
         self._task = None
+
+    def _check_turn(self, action: str) -> None:
+        if self._task is None:
+            raise EpisodeError("step() was called before reset(). Call reset() first.")
+        if self._steps and self._steps[-1].stop_reason is not None:
+            reason = self._steps[-1].stop_reason.value
+            raise EpisodeError(f"The episode is over ({reason}); nothing is paid twice. Call reset() to begin another.")
+        if not isinstance(action, str):
+            raise ConfigError(f"An action is one assistant turn as a str, got {type(action).__name__}: {action!r}.")
+
+    def _conclude(self, action: str, step: Step) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Pay a step, record it, and say it in Gymnasium's form."""
+        assert self._task is not None
+        terms = self.rubric.score(step, self._task, self._steps)
+        step = _paid(step, terms)
+        self._steps.append(step)
+        if step.stop_reason is not None:
+            self._close_sessions()
+        self._show((Message("assistant", action), *step.observation.messages), step)
+        info = {
+            "step": step,
+            "task": self._task,
+            "messages": self.messages,
+            "reward_terms": dict(terms),
+            "stop_reason": step.stop_reason,
+        }
+        return step.observation.text, step.reward, step.terminated, step.truncated, info
 
     def _transition(self, action: str) -> Step:
         """Run one turn: parse, call, and decide whether the episode ends; the reward comes later."""
@@ -253,6 +280,17 @@ class ToolEnv(gymnasium.Env[str, str]):
         sessions, self._sessions = self._sessions, None
         if sessions is not None:
             sessions.close()
+
+
+def _check_callable(protocol: Protocol, tools: Iterable[str]) -> None:
+    """Refuse tools that a protocol without names could never call."""
+    only = protocol.only_tool if isinstance(protocol, SingleCall) else None
+    others = [name for name in tools if name != only]
+    if only is not None and others:
+        raise ConfigError(
+            f"The protocol {protocol.name!r} can only call the tool {only!r}, and tools= has {', '.join(others)}. Pass "
+            f"tools=[{only!r}], or choose another protocol."
+        )
 
 
 def _step(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
+from trajgym.envs.base import ToolEnv
+from trajgym.envs.make import make
 from trajgym.errors import ConfigError
 from trajgym.evaluation.measures import wilson
 from trajgym.policies.base import Policy
+from trajgym.protocols import Protocol
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
 from trajgym.types import Task, Trajectory
 
-__all__ = ["Evaluation", "Share", "evaluate", "succeeded"]
+__all__ = ["Evaluation", "Share", "env_maker", "evaluate", "fit_arguments", "succeeded"]
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,60 @@ def evaluate(
         threads: Environments that may step at the same time.
 
     Raises:
-        ConfigError: When the rubric does not pay for ``accuracy``; every share would be 0.
+        ConfigError: When the rubric does not pay for ``accuracy``; every share would be 0. When the environment reads
+            calls in another protocol than the policy's own; :func:`env_maker` makes one that fits.
+        TemplateError: When the policy cannot write the environment's calls.
     """
     episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "eval", i), t) for i, t in enumerate(tasks)]
     with EnvPool(make_env, threads=threads) as pool:
         env = pool.take()
         pool.give(env)
         _check_rubric(env.unwrapped)
+        _agreed(policy, env.unwrapped, named=True)
         return Evaluation(tuple(collect(policy, pool, episodes, deterministic=True)))
+
+
+def env_maker(policy: Policy, env_id: str, **kwargs: Any) -> Callable[[], gymnasium.Env[str, str]]:
+    """Return what makes an environment that reads calls as ``policy`` writes them.
+
+    Args:
+        policy: Who is to act.
+        env_id: See :func:`trajgym.envs.make.make`.
+        **kwargs: The environment's arguments; see :func:`fit_arguments`.
+
+    Raises:
+        ConfigError: For a wrong argument, and for a protocol that is not the policy's.
+        TemplateError: When the policy cannot write the environment's calls.
+    """
+    probe = make(env_id, **kwargs)
+    arguments = fit_arguments(policy, probe, kwargs)
+    probe.close()
+    return lambda: make(env_id, **arguments)
+
+
+def fit_arguments(policy: Policy, env: gymnasium.Env[str, str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which an environment reads calls as ``policy`` writes them.
+
+    Args:
+        policy: Who is to act.
+        env: Made with ``arguments``.
+        arguments: A ``protocol`` among them was chosen by somebody; without one, the policy may prefer another than the
+            environment's default.
+
+    Raises:
+        ConfigError: When a protocol was chosen that is not the policy's own.
+        TemplateError: When the policy cannot write the environment's calls.
+    """
+    agreed = _agreed(policy, env.unwrapped, named="protocol" in arguments)
+    return {**arguments, **({} if agreed is None else {"protocol": agreed.name})}
+
+
+def _agreed(policy: Policy, env: Any, *, named: bool) -> Protocol | None:
+    """Return the protocol that ``env`` ought to have, ``None`` if it is right as it is."""
+    if not isinstance(env, ToolEnv) or not env.tools:
+        return None
+    agreed = policy.agree_on_protocol(env.protocol, env.tools, named=named)
+    return None if agreed is env.protocol else agreed
 
 
 def _check_rubric(env: Any) -> None:

@@ -7,10 +7,11 @@ dialogues that wait for a turn, then polls for turns that are ready, in whatever
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trajgym.types import Action, Message, Task, TokenStream
+from trajgym.protocols import Protocol
+from trajgym.types import Action, Message, Task, TokenStream, ToolSpec
 
 __all__ = ["Policy", "SampledTurn", "Sampler", "TextPolicy"]
 
@@ -105,6 +106,20 @@ class Policy(abc.ABC):
     @abc.abstractmethod
     def finish(self, episode: int) -> tuple[TokenStream, ...]:
         """End an episode and return its token rows (none for policies without tokens)."""
+
+    def agree_on_protocol(self, protocol: Protocol, tools: Mapping[str, ToolSpec], *, named: bool = True) -> Protocol:
+        """Return the written form in which this policy is to call the tools of an environment.
+
+        Args:
+            protocol: The environment's.
+            tools: The environment's.
+            named: Whether somebody chose that protocol; otherwise a policy may prefer another.
+
+        Raises:
+            ConfigError: When a protocol was named that is not the policy's own.
+            TemplateError: When the policy cannot write its calls.
+        """
+        return protocol
 
 
 class TextPolicy(Policy):

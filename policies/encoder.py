@@ -41,12 +41,14 @@ class SafeEncoder:
 
     Args:
         tokenizer: A ``PreTrainedTokenizerFast``. It is copied: neither its truncation nor its padding settings matter.
+        call: A call as the model writes it. Special tokens in it count as tags like ``<tool_call>``: those we trust
+            may write them.
 
     Raises:
         TemplateError: When the tokenizer has no fast backend, or builds a special token from ordinary characters.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, call: str = "") -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TemplateError(
@@ -66,6 +68,7 @@ class SafeEncoder:
                     f"The tokenizer builds its special token {token['content']!r} from ordinary characters, so a "
                     "tool could write it. Use a tokenizer whose vocabulary reaches it only as an added token."
                 )
+        self._special |= {i: False for i, _, _ in self._controls(call)}
 
     def is_control(self, token_id: int) -> bool:
         """Whether this id is an added token."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trajgym.errors import ConfigError, EpisodeError
+from trajgym.errors import ConfigError, EpisodeError, TemplateError, UnknownNameError
 from trajgym.policies.base import Policy, SampledTurn, Sampler
 from trajgym.policies.render import Renderer
-from trajgym.types import Action, Message, Task, TokenStream
+from trajgym.protocols import Protocol, get_protocol
+from trajgym.protocols.describe import example_call
+from trajgym.types import Action, Message, Task, TokenStream, ToolCall, ToolSpec
 
 __all__ = ["LLMPolicy"]
 
@@ -66,12 +68,24 @@ class LLMPolicy(Policy):
         max_turn_tokens: Most tokens the policy may sample in one turn.
         max_episode_tokens: Most tokens of an episode: prompt, turns and observations together. In rows of one turn
             each, most tokens of a row.
+        protocol_mismatch: ``"error"``, or ``"allow"`` to play also where calls are written in another form than in the
+            chat template.
 
     Raises:
         ConfigError: When a budget is below 1, or an episode would not fit the sampler.
     """
 
-    def __init__(self, sampler: Sampler, renderer: Renderer, *, max_turn_tokens: int, max_episode_tokens: int) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        renderer: Renderer,
+        *,
+        max_turn_tokens: int,
+        max_episode_tokens: int,
+        protocol_mismatch: str = "error",
+    ) -> None:
+        if protocol_mismatch not in ("allow", "error"):
+            raise UnknownNameError("protocol_mismatch", protocol_mismatch, ("allow", "error"))
         for name, value in (("max_turn_tokens", max_turn_tokens), ("max_episode_tokens", max_episode_tokens)):
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}.")
@@ -84,6 +98,7 @@ class LLMPolicy(Policy):
         self.renderer = renderer
         self._max_turn = max_turn_tokens
         self._max_episode = max_episode_tokens
+        self._insists = protocol_mismatch == "allow"
         self._episodes: dict[int, _Episode] = {}
         self._writer: dict[int, int] = {}  # stream -> episode
         self._full: list[int] = []  # episodes without room for another turn
@@ -155,6 +170,31 @@ class LLMPolicy(Policy):
         self._full = [other for other in self._full if other != episode]
         return tuple(row.frozen() for row in entry.rows if any(row.mask))
 
+    def agree_on_protocol(self, protocol: Protocol, tools: Mapping[str, ToolSpec], *, named: bool = True) -> Protocol:
+        """Return the protocol of the chat template, or the environment's where the template has none.
+
+        Args:
+            protocol: The environment's.
+            tools: The environment's.
+            named: Whether somebody chose that protocol. Then it stays, if it is the template's or they insist.
+
+        Raises:
+            ConfigError: When it is not the template's, or cannot call any of the tools.
+            TemplateError: When the template writes calls in a form that nobody reads, or the tokenizer cannot write
+                this one.
+        """
+        own = None if named and self._insists else self.renderer.protocol
+        if own is not None and own != protocol.name:
+            if named:
+                raise ConfigError(
+                    f"The environment reads calls in the protocol {protocol.name!r}, but the policy's chat template "
+                    f"writes them in {own!r}. Make the environment with protocol={own!r} (a run takes it by itself: "
+                    "protocol: auto), or insist with protocol_mismatch='allow'."
+                )
+            protocol = get_protocol(own)
+        self._require_writable(protocol, tools)
+        return protocol
+
     def _turn(self, turn: SampledTurn) -> tuple[int, Action]:
         episode = self._writer[turn.stream]
         entry = self._episodes[episode]
@@ -168,6 +208,27 @@ class LLMPolicy(Policy):
         text = self.renderer.decode(turn.ids)
         entry.messages.append(Message("assistant", text))
         return episode, Action(text, turn.ids, turn.logprobs, finish=finish)
+
+    def _require_writable(self, protocol: Protocol, tools: Mapping[str, ToolSpec]) -> None:
+        """Raise unless there is something to call, and calls survive the tokenizer."""
+        if tools and not protocol.instructions(tools):
+            raise ConfigError(
+                f"The protocol {protocol.name!r} can call none of the environment's tools: {', '.join(sorted(tools))}. "
+                "Choose another protocol or other tools."
+            )
+        for tool in tools.values():
+            example = example_call(tool)["arguments"]
+            arguments = {key: "1" if isinstance(value, str) else value for key, value in example.items()}
+            try:
+                text = protocol.render(ToolCall(tool.name, arguments))
+            except ConfigError:  # some forms call one kind of tool alone
+                continue
+            back = self.renderer.decode(self.renderer.turn(text))
+            if protocol.parse(back, tools) != protocol.parse(text, tools):
+                raise TemplateError(
+                    f"The policy's tokenizer cannot write calls in the protocol {protocol.name!r}: {text!r} comes back "
+                    f"as {back!r}. Choose another protocol or another model."
+                )
 
     def _begin_row(self, episode: int, entry: _Episode) -> None:
         ids = self.renderer.prompt(entry.messages)

@@ -8,6 +8,7 @@ from typing import Any
 from trajgym.errors import EpisodeError, TemplateError
 from trajgym.policies.encoder import SafeEncoder
 from trajgym.policies.template import ChatTemplate, ToolRole
+from trajgym.policies.template_protocol import template_call, template_protocol
 from trajgym.types import Message
 
 __all__ = ["Renderer"]
@@ -30,11 +31,11 @@ class Renderer:
 
     Contents are not trusted. No added token of the tokenizer that is written in a user or tool message becomes that
     token: its characters are encoded as ordinary text. System messages (the environment describes the call form
-    there) and assistant messages keep the added tokens that are not special, such as ``<tool_call>``; special ones
-    become ordinary text there too.
+    there) and assistant messages keep the added tokens that are not special, such as ``<tool_call>``, and those with
+    which the template itself writes a call, such as ``[TOOL_CALLS]``; special ones become ordinary text there too.
 
-    A template that refuses system messages gets them in front of the first user message. One that refuses or
-    drops tool messages gets them as user messages, each wrapped in ``<tool_response>`` tags (see ``tool_role``).
+    A template that refuses system messages gets them in front of the first user message. One that cannot carry
+    tool messages gets them as user messages, each wrapped in ``<tool_response>`` tags (see ``tool_role``).
 
     Args:
         tokenizer: A transformers ``PreTrainedTokenizerFast`` with a chat template.
@@ -60,7 +61,8 @@ class Renderer:
         stop_ids: Iterable[int] = (),
     ) -> None:
         self._template = ChatTemplate(tokenizer, thinking=thinking, tool_role=tool_role)
-        self._encoder = SafeEncoder(tokenizer)
+        self._tokenizer = tokenizer
+        self._encoder = SafeEncoder(tokenizer, call=template_call(tokenizer) or "")
         self.append_only = self._template.append_only
         self.end_id = self._end_of_turn()
         eos = tokenizer.eos_token_id
@@ -70,6 +72,20 @@ class Renderer:
     def thinking(self) -> bool:
         """Whether the policy reasons between think tags."""
         return self._template.thinking
+
+    @property
+    def tool_role(self) -> str:
+        """How tool messages are written: ``"tool"``, the template's own form, or ``"user"``, wrapped."""
+        return "user" if self._template.wraps_tools else "tool"
+
+    @property
+    def protocol(self) -> str | None:
+        """Name of the protocol in which the chat template writes calls, ``None`` when it writes none.
+
+        Raises:
+            TemplateError: When no registered protocol reads them.
+        """
+        return template_protocol(self._tokenizer)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the dialogue with the generation prompt behind it: the context of a turn.

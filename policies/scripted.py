@@ -66,7 +66,10 @@ class RandomPolicy(TextPolicy):
             )
         if kind == "answer":
             return f"#### {rng.randrange(1000)}"
-        call = self._protocol.render(ToolCall(rng.choice([*self._tools, "nothing"]), self._arguments(rng)))
+        try:
+            call = self._protocol.render(ToolCall(rng.choice([*self._tools, "nothing"]), self._arguments(rng)))
+        except ConfigError as error:  # this protocol has no words for it
+            return str(error)
         return self._protocol.render_turn(ExpertTurn(call[: rng.randrange(1, len(call))] if kind == "broken" else call))
 
     def _arguments(self, rng: random.Random) -> dict[str, object]:

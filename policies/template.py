@@ -27,6 +27,8 @@ _PROBES: tuple[tuple[str, ...], ...] = (
     ("user", "tool tool", "user"),
     ("user", "user", "tool"),
 )
+# A tool's answer has labels; an error that no call can be named for has none. Both kinds come, side by side too.
+_LABELS = {("tool", 0): {"name": "probe", "tool_call_id": "call_0"}}
 
 
 class ChatTemplate:
@@ -37,9 +39,11 @@ class ChatTemplate:
         thinking: Whether the policy reasons between think tags; handed to templates that ask (``enable_thinking``).
         tool_role: ``"tool"`` hands tool messages to the template; ``"user"`` writes them as
             ``<tool_response>\n…\n</tool_response>`` in a user message, those of one turn together;
-            ``"auto"`` takes the first that the template neither refuses nor drops.
+            ``"auto"`` takes the first that the template can carry: neither refuses, nor drops, nor makes the
+            rest of the dialogue depend on.
 
     Attributes:
+        wraps_tools: Whether tool messages stand in user messages.
         append_only: Whether an earlier part of a dialogue is rendered the same when the dialogue grows. See
             :class:`trajgym.policies.render.Renderer`.
 
@@ -63,9 +67,16 @@ class ChatTemplate:
         carries_tools = tool_role != "user" and self._carries("user", "assistant", "tool")
         if tool_role == "tool" and not carries_tools:
             raise TemplateError("The chat template refuses or drops tool messages. Pass tool_role='user' or 'auto'.")
-        self._wraps_tools = not carries_tools
+        self.wraps_tools = not carries_tools
         self.header = self._generation_prompt()
-        self.append_only = self._probe()
+        try:
+            self.append_only = self._probe()
+        except TemplateError:
+            if tool_role != "auto" or self.wraps_tools:
+                raise
+            # Some templates know a tool's answer only behind calls that they have written themselves.
+            self.wraps_tools, self._fills_history = True, False
+            self.append_only = self._probe()
 
     def render(self, dialogue: Dialogue, *, generation: bool) -> str:
         """Return the dialogue as text, with the generation prompt behind it if asked for.
@@ -92,10 +103,8 @@ class ChatTemplate:
     def _generation_prompt(self) -> str:
         dialogue = [{"role": "user", "content": "probe"}]
         without, with_header = (self._apply(dialogue, generation) for generation in (False, True))
-        if not with_header.startswith(without) or with_header == without:
-            raise TemplateError(
-                "The chat template adds no generation prompt behind a dialogue (add_generation_prompt)."
-            )
+        if not with_header.startswith(without):
+            raise TemplateError("The chat template rewrites a dialogue for the next turn (add_generation_prompt).")
         return with_header[len(without) :]
 
     def _probe(self) -> bool:
@@ -104,6 +113,10 @@ class ChatTemplate:
         grown, at_once = self._grown_and_at_once(answer)
         if grown == at_once:
             return True
+        if not self.header:  # right only where turns begin without one, as in Mistral's templates
+            raise TemplateError(
+                "The chat template adds no generation prompt behind a dialogue (add_generation_prompt)."
+            )
         if not self.thinking:
             self._fills_history = True
             grown, at_once = self._grown_and_at_once(answer)
@@ -123,7 +136,10 @@ class ChatTemplate:
             dialogue: Dialogue = []
             text = ""
             for number, roles in enumerate(groups):
-                group = [{"role": role, "content": f"probe {role} {number}{k}"} for k, role in enumerate(roles.split())]
+                group = [
+                    {"role": role, "content": f"probe {role} {number}{k}", **_LABELS.get((role, k), {})}
+                    for k, role in enumerate(roles.split())
+                ]
                 text += self.continuation(group) if dialogue else self.render(group, generation=True)
                 dialogue += [*group, {"role": "assistant", "content": answer.format(number)}]
                 text += answer.format(number)
@@ -167,7 +183,7 @@ class ChatTemplate:
         )
 
     def _apply(self, dialogue: Dialogue, generation: bool) -> str:
-        if self._wraps_tools:
+        if self.wraps_tools:
             dialogue = _wrap_tools(dialogue)
         if self._folds_system:
             dialogue = _fold_system(dialogue)

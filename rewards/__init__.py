@@ -1,15 +1,139 @@
 """Reward terms and rubrics: what a step is worth, and why.
 
-``sparse`` pays the right answer at the end, ``dense`` pays each step on its own merit, ``hybrid`` pays both.
+What ``gym.make(..., reward=NAME)`` and ``get_reward_function(NAME)`` know, where ``acc`` is 1 for a right final answer
+and 0 for any other:
+
+==================  ====================================================================================================
+``sparse``          ``acc`` at the end
+``dense``           0.1 for each step with a new successful call, at most as many as the task needs; taken back at the
+                    end unless the answer is right
+``hybrid``          ``sparse`` and 0.1 for the same steps, which here are kept
+``shaped``          ``sparse`` and 0.5 times the potential-based progress through the task's intermediate values
+``tool_use``        ``sparse``, 0.1 for each use of a result, at most as many as the task needs and taken back like
+                    those of ``dense``, −0.05 for each needless repeat of a call and −0.01 for each call, both down to
+                    −0.2 in all
+``accuracy``        ``acc``; the class is :class:`AccuracyReward`
+``length_penalty``  ``acc·(1 − α·max(0, l − l_target))``: :class:`LengthPenaltyReward`
+``step``            ``acc·(1 + β·s)``: :class:`StepReward`
+``combined``        all three with a weight of 1: :class:`MathRewardFunction`
+``math``            the same with weights 1, 0.5 and 0.3
+``partial_credit``  an example of what not to train with: near misses pay
+==================  ====================================================================================================
+
+The terms that a mapping such as ``{"accuracy": 1.0, "call_cost": 0.01}`` can name, with a cap where they could be
+farmed: ``accuracy``, ``strict_accuracy``, ``format``, ``length_penalty``, ``step``, ``tool_success``, ``call_valid``,
+``call_ran``, ``result_used``, ``needless_repeat``, ``call_cost``, ``length_cost``, ``progress``.
 """
 
 from __future__ import annotations
 
-from trajgym.rewards.rubric import REWARDS, Rubric, Term, get_rubric, register_rubric
-from trajgym.rewards.terms import accuracy, tool_success
+import functools
 
-__all__ = ["REWARDS", "Rubric", "Term", "accuracy", "get_rubric", "register_rubric", "tool_success"]
+from trajgym.rewards.catalogue import (
+    REWARDS,
+    TERMS,
+    RewardLike,
+    get_reward_function,
+    get_rubric,
+    register_reward_function,
+    register_rubric,
+    register_term,
+)
+from trajgym.rewards.functions import FunctionTerm, RewardTerm, Term, term
+from trajgym.rewards.judge import Judge, RewardModel
+from trajgym.rewards.limits import Capped, Gated, Settled
+from trajgym.rewards.math_rewards import AccuracyReward, LengthPenaltyReward, MathRewardFunction, StepReward
+from trajgym.rewards.partial_credit import partial_credit
+from trajgym.rewards.rubric import Rubric, Weight
+from trajgym.rewards.schedule import Schedule
+from trajgym.rewards.shaping import Potential, Shaped, progress
+from trajgym.rewards.terms import LengthPenalty, StepBonus, accuracy, format_kept, strict_accuracy
+from trajgym.rewards.tool_use import (
+    LengthCost,
+    call_cost,
+    call_ran,
+    call_valid,
+    needed_steps,
+    needless_repeat,
+    result_used,
+    tool_success,
+)
 
-register_rubric("sparse", lambda: Rubric({"accuracy": (accuracy, 1.0)}))
-register_rubric("dense", lambda: Rubric({"tool_success": (tool_success, 0.1)}))
-register_rubric("hybrid", lambda: Rubric({"accuracy": (accuracy, 1.0), "tool_success": (tool_success, 0.1)}))
+__all__ = [
+    "REWARDS",
+    "TERMS",
+    "AccuracyReward",
+    "Capped",
+    "FunctionTerm",
+    "Gated",
+    "Judge",
+    "LengthCost",
+    "LengthPenalty",
+    "LengthPenaltyReward",
+    "MathRewardFunction",
+    "Potential",
+    "RewardLike",
+    "RewardModel",
+    "RewardTerm",
+    "Rubric",
+    "Schedule",
+    "Settled",
+    "Shaped",
+    "StepBonus",
+    "StepReward",
+    "Term",
+    "Weight",
+    "accuracy",
+    "call_cost",
+    "call_ran",
+    "call_valid",
+    "format_kept",
+    "get_reward_function",
+    "get_rubric",
+    "needed_steps",
+    "needless_repeat",
+    "partial_credit",
+    "progress",
+    "register_reward_function",
+    "register_rubric",
+    "register_term",
+    "result_used",
+    "strict_accuracy",
+    "term",
+    "tool_success",
+]
+
+register_term("accuracy", lambda: accuracy)
+register_term("strict_accuracy", lambda: strict_accuracy)
+register_term("format", lambda: format_kept)
+register_term("length_penalty", LengthPenalty)
+register_term("step", StepBonus)
+register_term("tool_success", lambda: tool_success)
+register_term("call_valid", lambda: Capped(call_valid, most=needed_steps))
+register_term("call_ran", lambda: Capped(call_ran, most=needed_steps))
+register_term("result_used", lambda: Capped(result_used, most=needed_steps))
+register_term("needless_repeat", lambda least=-4.0: Capped(needless_repeat, least=least))
+register_term("call_cost", lambda least=-20.0: Capped(call_cost, least=least))
+register_term("length_cost", LengthCost)
+# The trainer counts what lies behind a budget as nothing, so nothing may be left of the potential there either.
+register_term("progress", lambda gamma=None: Shaped(progress, gamma, zero_when_truncated=True))
+
+register_rubric("sparse", lambda: get_rubric({"accuracy": 1.0}))
+register_rubric("dense", lambda: Rubric({"tool_success": (Settled(tool_success), 0.1)}))
+register_rubric("hybrid", lambda: get_rubric({"accuracy": 1.0, "tool_success": 0.1}))
+register_rubric("shaped", lambda: get_rubric({"accuracy": 1.0, "progress": 0.5}))
+register_rubric(
+    "tool_use",
+    lambda: Rubric(
+        {
+            **get_rubric({"accuracy": 1.0, "needless_repeat": 0.05, "call_cost": 0.01}),
+            "result_used": (Settled(Capped(result_used, most=needed_steps)), 0.1),
+        }
+    ),
+)
+register_rubric("accuracy", AccuracyReward)
+register_rubric("length_penalty", LengthPenaltyReward)
+register_rubric("step", StepReward)
+register_rubric("combined", MathRewardFunction)
+register_rubric("math", functools.partial(MathRewardFunction, accuracy=1.0, length_penalty=0.5, step=0.3))
+register_reward_function("partial_credit", partial_credit)

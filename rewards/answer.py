@@ -6,7 +6,7 @@ holds one value; alternatives, empty markers and unreadable numbers are no answe
 are dropped and never converted, nothing is ever evaluated, and no text raises.
 
 >>> read("<think>48 + 24 ...</think> She sold 72 clips.\n#### 72")
-Reading(value=Fraction(72, 1), span=(51, 53), rule='hash')
+Reading(value=Fraction(72, 1), span=(51, 53), rule='hash', reason='')
 >>> correct("Final answer: 70 or 72", "#### 72")
 False
 """
@@ -14,76 +14,53 @@ False
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 
 from trajgym.errors import DataError
 from trajgym.rewards.answer_fallback import read_last
-from trajgym.rewards.answer_markers import Marker, is_heading, strong_markers, text_of, weak_markers
+from trajgym.rewards.answer_markers import (
+    SIDE_BY_SIDE,
+    Marker,
+    is_heading,
+    limit_of,
+    strong_markers,
+    text_of,
+    trimmed,
+    weak_markers,
+)
+from trajgym.rewards.answer_reading import Reading, read_with
 from trajgym.rewards.answer_reply import NEXT_TURN, reply
 from trajgym.rewards.answer_value import Finding, joined, read_value
 from trajgym.rewards.numbers import MAX_DIGITS
 
-__all__ = ["MARKER_RULES", "MAX_CHARACTERS", "TOLERANCE", "Reading", "correct", "equal", "read", "truth"]
+__all__ = ["TOLERANCE", "Reading", "correct", "equal", "read", "truth"]
 
 TOLERANCE = Fraction(1, 10**6)  # absolute; only for float noise such as 71.99999999999999
-MAX_CHARACTERS = 1_000_000  # longer completions are not read
-MARKER_RULES = frozenset({"hash", "boxed", "answer_tag", "final_answer", "answer_is", "answer_label", "json", "a_line"})
 
 _MOST_MARKERS = 1_000  # headings, or weak markers without a number, that are passed over at most
-_SIDE_BY_SIDE = 50  # markers in one list that are compared with one another at most
-# Zero-width blanks, direction marks and soft hyphens: they are not seen, so they separate nothing.
-_INVISIBLE = frozenset(
-    map(chr, (0xAD, 0x61C, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A)))
-)
 _TRUTH = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a completion gives as its answer.
-
-    Args:
-        value: The answer, or ``None`` when the completion gives none that counts.
-        span: Start and end of the value in the completion; ``None`` without a value.
-        rule: What decided. With a value: one of :data:`MARKER_RULES`, or ``last_number``. Without: ``hedged``
-            (several values), ``negated``, ``unreadable``, ``no_number`` (a marker without one), ``unclosed_marker``,
-            ``question`` or ``cut`` (how the text ends), ``too_long``, ``nothing``.
-    """
-
-    value: Fraction | None
-    span: tuple[int, int] | None
-    rule: str
-
-    @property
-    def marked(self) -> bool:
-        """Whether the value stands behind an explicit marker."""
-        return self.rule in MARKER_RULES
-
-
-def read(text: str) -> Reading:
+def read(text: str) -> Reading[Fraction]:
     """Read the final answer of a completion.
 
     Args:
         text: Everything the policy wrote, reasoning, calls and end tokens included; any string.
     """
-    text = text.rstrip()
-    if len(text) > MAX_CHARACTERS:
-        return Reading(None, None, "too_long")
-    if not text.isascii() and not _INVISIBLE.isdisjoint(text):
-        kept = [index for index, character in enumerate(text) if character not in _INVISIBLE]
-        reading = read("".join([text[index] for index in kept]))
-        if reading.span is None:
-            return reading
-        start, end = reading.span
-        return Reading(reading.value, (kept[start], kept[end - 1] + 1), reading.rule)
+    return read_with(_read, text)
+
+
+def _read(text: str) -> Reading[Fraction]:
     body = _this_turn(reply(text))
     marked = _marked(body, strong_markers(body), strong=True) or _marked(body, weak_markers(body), strong=False)
     if marked is not None:
         return marked
     last = read_last(body)
-    rule = {"value": "last_number", "no_number": "nothing"}.get(last.verdict, last.verdict)
-    return Reading(last.value, last.span, rule)
+    if last.verdict == "value":
+        return Reading(last.value, last.span, "last_number")
+    if last.verdict == "no_number":
+        return Reading(None, None, "none", "nothing")
+    return Reading(None, last.span, "last_number", last.verdict)
 
 
 def truth(text: str) -> Fraction:
@@ -97,6 +74,8 @@ def truth(text: str) -> Fraction:
     """
     if isinstance(text, str):
         number = text.rpartition("####")[2].strip().replace(",", "")
+        if number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS:
+            return Fraction(int(number))
         if len(number) <= MAX_DIGITS and _TRUTH.fullmatch(number):
             return Fraction(number)
     raise DataError(
@@ -107,7 +86,11 @@ def truth(text: str) -> Fraction:
 
 def equal(a: Fraction | int | None, b: Fraction | int | None) -> bool:
     """Whether two values are the same up to :data:`TOLERANCE`; no value equals nothing, not even itself."""
-    return a is not None and b is not None and abs(Fraction(a) - Fraction(b)) <= TOLERANCE
+    if a is None or b is None or a == b:
+        return a is not None and b is not None
+    if a.denominator == b.denominator == 1:
+        return False  # whole numbers are never that close
+    return abs(Fraction(a) - b) <= TOLERANCE
 
 
 def correct(completion: str, ground_truth: str) -> bool:
@@ -133,7 +116,7 @@ def _this_turn(body: str) -> str:
         for index, marker in enumerate(markers[:_MOST_MARKERS]):
             if marker.mark >= first:
                 break
-            start, end = text_of(body, marker, _limit(body, markers, index))
+            start, end = text_of(body, marker, limit_of(body, markers, index))
             if _counts(body, marker, start, end):
                 first = marker.mark
     turn = NEXT_TURN.search(body, first)
@@ -147,21 +130,23 @@ def _counts(body: str, marker: Marker, start: int, end: int) -> bool:
     return marker.rule in ("boxed", "answer_tag", "final_answer") or read_value(body, start, end).verdict != "no_number"
 
 
-def _marked(body: str, markers: list[Marker], *, strong: bool) -> Reading | None:
+def _marked(body: str, markers: list[Marker], *, strong: bool) -> Reading[Fraction] | None:
     """Read the last marker of one tier; ``None`` when there is none that counts."""
     for index in range(len(markers) - 1, max(-1, len(markers) - 1 - _MOST_MARKERS), -1):
         marker = markers[index]
         if marker.unclosed:
-            return Reading(None, None, "unclosed_marker")
-        start, end = text_of(body, marker, _limit(body, markers, index))
+            return Reading(None, (marker.mark, marker.start), marker.rule, "unclosed_marker")
+        start, end = text_of(body, marker, limit_of(body, markers, index))
         if marker.rule == "hash" and is_heading(body, start, end):
             continue
         finding = _innermost(body, start, end) if strong else read_value(body, start, end)
         if finding.verdict == "no_number" and not strong:
             continue
         if finding.value is not None and _several(body, markers, index, finding.value):
-            return Reading(None, None, "hedged")
-        return Reading(finding.value, finding.span, marker.rule if finding.value is not None else finding.verdict)
+            return Reading(None, finding.span, marker.rule, "hedged")
+        if finding.value is None:
+            return Reading(None, trimmed(body, start, end) or (marker.mark, marker.start), marker.rule, finding.verdict)
+        return Reading(finding.value, finding.span, marker.rule)
     return None
 
 
@@ -174,24 +159,17 @@ def _innermost(body: str, start: int, end: int) -> Finding:
     return read_value(body, start, end)
 
 
-def _limit(body: str, markers: list[Marker], index: int) -> int:
-    """Where an open-ended marker ends at the latest: at the next marker, or where the marker around it closes."""
-    limit = markers[index + 1].mark if index + 1 < len(markers) else len(body)
-    around = markers[max(0, index - _SIDE_BY_SIDE) : index]
-    return min([limit, *(m.end for m in around if m.end is not None and m.end >= markers[index].start)])
-
-
 def _several(body: str, markers: list[Marker], index: int, value: Fraction) -> bool:
     """Whether the marker at ``index`` is the last of several side by side that hold different values."""
     mark = markers[index].mark
-    for other in range(index - 1, max(-1, index - 1 - _SIDE_BY_SIDE), -1):
+    for other in range(index - 1, max(-1, index - 1 - SIDE_BY_SIDE), -1):
         marker = markers[other]
         if marker.stop is not None and marker.stop > mark:
             mark = min(mark, marker.mark)  # it goes around the later one
             continue
         if marker.unclosed:
             return False
-        finding = read_value(body, *text_of(body, marker, _limit(body, markers, other)))
+        finding = read_value(body, *text_of(body, marker, limit_of(body, markers, other)))
         if finding.value is None or finding.span is None:
             return False
         if not joined(body, finding.span[1] if marker.stop is None else marker.stop, mark):

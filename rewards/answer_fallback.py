@@ -33,7 +33,8 @@ def read_last(body: str) -> Finding:
     """Read the last number of ``body``, which holds no marker."""
     verdict = _ending(body)
     if verdict:
-        return Finding(verdict)
+        end = len(body.rstrip())
+        return Finding(verdict, None, (max(body.rfind(" ", 0, end), body.rfind("\n", 0, end)) + 1, end))
     floor = max(0, len(body) - _SEARCHED)
     end = len(body)
     while digit := _LAST_DIGIT.match(body, floor, end):
@@ -51,9 +52,9 @@ def read_last(body: str) -> Finding:
 def _judge(tokens: list[Token], last: int, body: str, start: int, stop: int) -> Finding:
     number = tokens[last]
     if number.value is None or _in_call(tokens[:last]) or _operand(tokens, last):
-        return Finding("unreadable")
+        return Finding("unreadable", None, (number.start, number.end))
     if _listed(tokens, last) or _in_column(body, start, stop):
-        return Finding("hedged")
+        return Finding("hedged", None, (tokens[0].start, number.end))
     return Finding("value", number.value, (number.start, number.end))
 
 

@@ -18,7 +18,18 @@ from trajgym.rewards.answer_value import REACH
 from trajgym.rewards.numbers import VULGAR, spelled
 from trajgym.rewards.vocabulary import FILLERS, LABELS
 
-__all__ = ["Marker", "is_heading", "strong_markers", "text_of", "weak_markers"]
+__all__ = [
+    "SIDE_BY_SIDE",
+    "Marker",
+    "is_heading",
+    "limit_of",
+    "strong_markers",
+    "text_of",
+    "trimmed",
+    "weak_markers",
+]
+
+SIDE_BY_SIDE = 50  # markers in one list that are compared with one another at most
 
 # Both patterns begin with a set of characters and check it afterwards: that lets the engine skip quickly.
 _STRONG = re.compile(
@@ -109,8 +120,11 @@ def strong_markers(body: str) -> list[Marker]:
 def weak_markers(body: str, start: int = 0, end: int | None = None) -> list[Marker]:
     """Find the weak markers in ``body[start:end]``, in order."""
     stop = len(body) if end is None else end
-    found = (Marker(m.start(), m.lastgroup or "", m.end()) for m in _WEAK.finditer(body, start, stop))
-    return [m for m in found if m.rule != "a_line" or line_start(body, m.mark, _LINE_LAYOUT)]
+    return [
+        Marker(found.start(), found.lastgroup or "", found.end())
+        for found in _WEAK.finditer(body, start, stop)
+        if found.lastgroup != "a_line" or line_start(body, found.start(), _LINE_LAYOUT)
+    ]
 
 
 def text_of(body: str, marker: Marker, limit: int) -> tuple[int, int]:
@@ -137,6 +151,23 @@ def text_of(body: str, marker: Marker, limit: int) -> tuple[int, int]:
     if marker.rule != "final_answer" and (sentence := _SENTENCE_END.search(body, start, end)):
         end = sentence.start()
     return start, end
+
+
+def limit_of(body: str, markers: list[Marker], index: int) -> int:
+    """Where an open-ended marker ends at the latest: at the next marker, or where the marker around it closes."""
+    limit = markers[index + 1].mark if index + 1 < len(markers) else len(body)
+    around = markers[max(0, index - SIDE_BY_SIDE) : index]
+    return min([limit, *(m.end for m in around if m.end is not None and m.end >= markers[index].start)])
+
+
+def trimmed(body: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return where the text of a marker stands without the blanks around it; ``None`` when it is empty."""
+    text = body[start:end]
+    shorter = text.strip()
+    if not shorter:
+        return None
+    first = start + len(text) - len(text.lstrip())
+    return first, first + len(shorter)
 
 
 def is_heading(body: str, start: int, end: int) -> bool:

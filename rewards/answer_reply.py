@@ -15,8 +15,13 @@ __all__ = ["NEXT_TURN", "reply"]
 # A line with which a model begins to play the next turn itself; it follows an answer, so there is a line above it.
 NEXT_TURN = re.compile(r"\n[ \t>#*_]*(?i:(?:question|problem)[ \t]*\d*|q|user|human)[*_]*[ \t]*:")
 
-_END = re.compile(r"<\|(?:im_end|endoftext|eot_id)\|>|</s>")
-_REASONING = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+# What ends a turn in the chat templates, and what begins one.
+_END = re.compile(
+    r"<(?:\|(?:im_end|endoftext|eot_id|eom_id|end_of_text|(im_start|start_header_id))\|>|/s>|end_of_turn>"
+    r"|｜end▁of▁sentence｜>)"
+)
+# A tag between backticks is a mention of it, as for the parsers of tool calls (trajgym.protocols.reading).
+_REASONING = re.compile(r"<(?<!`<)(/?)think(?:ing)?>(?!`)", re.IGNORECASE)
 _TOOL = re.compile(r"<(/?)(tool_call|tool_response)>", re.IGNORECASE)
 _FENCE = re.compile(r"(`{3,}|^[ \t]*~{3,})[ \t]*([A-Za-z][\w+#.-]*)?([^\n`]*)", re.MULTILINE)
 _STRUCK_OUT = re.compile(r"~~[^~\n]{1,200}~~")
@@ -37,8 +42,7 @@ _PROGRAM_TAGS = re.compile(
 
 def reply(completion: str) -> str:
     """Return the completion up to its end token, with everything that is not the reply blanked."""
-    end = _END.search(completion) if "<" in completion else None
-    body = completion[: end.start()] if end else completion
+    body = _to_its_end(completion) if "<" in completion else completion
     if "<" in body:
         if _REASONING.search(body):
             body = _blank(body, _reasoning(body))
@@ -51,6 +55,14 @@ def reply(completion: str) -> str:
     if "<<" in body:
         body = _ANNOTATION.sub(lambda m: " " * len(m[0]), body)
     return body
+
+
+def _to_its_end(completion: str) -> str:
+    """Cut at the end of the turn; a header in front of the reply is its own and ends nothing."""
+    for end in _END.finditer(completion):
+        if not end[1] or completion[: end.start()].strip():
+            return completion[: end.start()]
+    return completion
 
 
 def _blank(body: str, spans: list[tuple[int, int]]) -> str:

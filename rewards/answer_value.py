@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     Args:
         verdict: ``value``, ``hedged``, ``negated``, ``unreadable``, ``question``, ``cut`` or ``no_number``.
         value: The value, exactly when the verdict is ``value``.
-        span: Where it stands.
+        span: Where it stands; without a value, where what kept it from counting does, if that is known.
     """
 
     verdict: str

@@ -16,7 +16,9 @@ __all__ = [
     "ORDINALS",
     "PHRASE_WORDS",
     "SCALES",
+    "SHORT_UNITS",
     "TENS",
+    "WORD_ANSWERS",
 ]
 
 
@@ -69,3 +71,7 @@ FRACTION_NAMES = _words(
     "point half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth "
     "eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths"
 )
+
+# Formulas are made of single letters; these runs of letters are none, though they are short.
+SHORT_UNITS = _words("cm mm km dm nm kg mg ml dl ft yd mi lb lbs oz hr hrs min sec ms mph kph gal sq cu rad usd")
+WORD_ANSWERS = _words("yes no none odd even all sum dne")

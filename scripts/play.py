@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -96,7 +97,8 @@ def _calculation(env: ToolEnv, text: str) -> str:
     """Write ``=48+24`` out as a call, so that nobody has to type JSON."""
     expression = text.strip()
     if expression.startswith("=") and "calculator" in env.tools:
-        return env.protocol.render(ToolCall("calculator", {"expression": expression[1:].strip()}))
+        with contextlib.suppress(ConfigError):  # the protocol has no words for this one
+            return env.protocol.render(ToolCall("calculator", {"expression": expression[1:].strip()}))
     return text
 
 

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from trajgym.envs.arithmetic_tasks import held_out
-from trajgym.envs.make import make
 from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError
-from trajgym.evaluation.evaluate import Evaluation, Share, evaluate, succeeded
+from trajgym.evaluation.evaluate import Evaluation, Share, env_maker, evaluate, succeeded
 from trajgym.evaluation.measures import newcombe
 from trajgym.rollout import fault_summary
 from trajgym.trainers.config import GRPOConfig, load_config
@@ -66,10 +65,9 @@ def measure(model: str, config: GRPOConfig, problems: int) -> Evaluation:
 
     weights, tokenizer = load_model(model, dtype=config.dtype, device=pick_device(config.device))
     tasks = held_out(problems, config.env_kwargs.get("difficulty", (1, 4)))
-    kwargs = {**config.env_kwargs, "split": "test"}
-    return evaluate(
-        make_policy(weights, tokenizer, config), lambda: make(config.env, **kwargs), tasks, seed=config.seed
-    )
+    policy = make_policy(weights, tokenizer, config)
+    environment = env_maker(policy, config.env, **{**config.env_arguments, "split": "test"})
+    return evaluate(policy, environment, tasks, seed=config.seed)
 
 
 def report(before: Evaluation, after: Evaluation, folder: Path) -> None:

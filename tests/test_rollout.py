@@ -16,7 +16,7 @@ from trajgym.errors import ConfigError
 from trajgym.policies.base import TextPolicy
 from trajgym.policies.scripted import ExpertPolicy, RandomPolicy
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
-from trajgym.types import Action, Message, StopReason, Task, Trajectory, from_json, to_json
+from trajgym.types import Action, Message, Step, StopReason, Task, Trajectory, from_json, to_json
 
 
 def arithmetic(**kwargs: Any) -> gymnasium.Env[str, str]:
@@ -87,6 +87,18 @@ def test_a_cut_turn_never_reaches_the_environment() -> None:
     assert not trajectory.steps[-1].terminated
     assert trajectory.total_reward == 0.0
     assert trajectory.steps[0].results == ()
+
+
+def test_a_cut_turn_is_scored_where_the_environment_can() -> None:
+    def cost(step: Step, task: Task, history: Sequence[Step]) -> float:
+        return -1.0 if step.stop_reason is StopReason.TURN_TOKENS else 0.0
+
+    with EnvPool(lambda: arithmetic(reward={"cost": (cost, 1.0)})) as pool:
+        (trajectory,) = collect(Cut(), pool, episodes(1))
+    assert trajectory.total_reward == -1.0
+    assert trajectory.steps[-1].reward_terms == {"cost": -1.0}
+    assert trajectory.steps[-1].truncated
+    assert trajectory.steps[0].action.finish == "turn_tokens"
 
 
 def test_a_busy_environment_blocks_nobody() -> None:

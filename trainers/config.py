@@ -33,6 +33,12 @@ class GRPOConfig(BaseModel):
     thinking: bool = Field(False, description="Let the chat template open a reasoning block, where it has one.")
     env: str = Field("ArithmeticTool-v0", description="Environment id.")
     env_kwargs: Annotated[dict[str, Any], _Json] = Field({}, description="Arguments of gym.make, as JSON.")
+    protocol: str = Field(
+        "auto", description="Written form of tool calls; 'auto' takes the chat template's, or hermes where it has none."
+    )
+    protocol_mismatch: Literal["error", "allow"] = Field(
+        "error", description="What to do where a protocol is named that is not the chat template's."
+    )
 
     # Length of the run
     updates: int | None = Field(None, ge=1, description="Optimiser rounds; give this or epochs.")
@@ -53,6 +59,9 @@ class GRPOConfig(BaseModel):
     )
 
     # Credit
+    reward_schedule: Annotated[dict[str, list[tuple[float, float]]], _Json] = Field(
+        {}, description="Weights of reward terms over the run, as JSON: {term: [[progress 0 … 1, weight], …]}."
+    )
     estimator: str = Field("return_to_go", description="How rewards become advantages.")
     baseline: str | None = Field(None, description="Baseline of the estimator; its own default when unset.")
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
@@ -123,9 +132,17 @@ class GRPOConfig(BaseModel):
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed groups_per_update ({self.groups_per_update})"
             )
+        named = self.env_kwargs.get("protocol", self.protocol)
+        if self.protocol not in ("auto", getattr(named, "name", named)):
+            raise ValueError(f"protocol is {self.protocol!r} and {named!r} in env_kwargs; give it once")
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
         return self
+
+    @property
+    def env_arguments(self) -> dict[str, Any]:
+        """The environment's arguments: ``env_kwargs``, and the protocol if one is named."""
+        return ({} if self.protocol == "auto" else {"protocol": self.protocol}) | self.env_kwargs
 
     def dump(self) -> str:
         """Return the effective values as YAML, in the order in which they are declared."""

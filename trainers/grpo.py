@@ -21,13 +21,12 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
 from trajgym.errors import ConfigError, StorageError, TrainingError
+from trajgym.evaluation.evaluate import fit_arguments
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
-from trajgym.policies.hf import HFSampler
-from trajgym.policies.llm import LLMPolicy
-from trajgym.policies.render import Renderer
-from trajgym.rollout import EnvPool, collect, fault_summary
+from trajgym.rollout import collect, fault_summary
 from trajgym.trainers.advantages import ESTIMATORS, Advantages, Estimator, scale
 from trajgym.trainers.batch import Batch, make_batch, normalizer_value
 from trajgym.trainers.config import GRPOConfig
@@ -40,10 +39,12 @@ from trajgym.trainers.models import (
     checkpoint_activations,
     load_model,
     load_weights,
+    make_policy,
     pick_device,
     token_logprobs,
 )
 from trajgym.trainers.monitor import Monitor
+from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule, lr_factor
 from trajgym.types import Group, StopReason, Trajectory
@@ -79,10 +80,9 @@ class GRPOTrainer:
             raise ConfigError("The trainer runs in one process; start it without torchrun or accelerate launch.")
         self.config = config
         self.estimate = _bind_estimator(config)
-        self.pool = EnvPool(lambda: make(config.env, **config.env_kwargs), threads=config.env_threads)
-        probe = self.pool.take()
-        self.schedule = TaskSchedule(probe, config)
-        self.pool.give(probe)
+        env = make(config.env, **config.env_arguments)
+        self.schedule = TaskSchedule(env, config)
+        plan = reward_plan(env, config)
 
         self.device = pick_device(config.device)
         model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.device)
@@ -92,6 +92,18 @@ class GRPOTrainer:
             )
         self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
         self.policy = make_policy(model, self.tokenizer, config)
+        arguments = fit_arguments(self.policy, env, config.env_arguments)
+        if arguments != config.env_arguments:
+            env.close()
+            env = make(config.env, **arguments)
+        self.pool = RewardPool(lambda: make(config.env, **arguments), plan, threads=config.env_threads)
+        self.pool.give(env)
+        self.calls = ""  # how they are written, for people
+        if isinstance(env.unwrapped, ToolEnv) and env.unwrapped.tools:
+            chosen = env.unwrapped.protocol.name
+            answers = self.policy.renderer.tool_role
+            self.calls = f"Tool calls: {chosen} (protocol: {config.protocol}), answered in {answers} messages"
+            self.config = config = config.model_copy(update={"protocol": chosen})
 
         self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
@@ -119,10 +131,13 @@ class GRPOTrainer:
             self.folder, total=total, first=self.update, tensorboard=config.tensorboard, fault_alarm=config.fault_alarm
         )
         saved = self.update
+        if self.calls:
+            print(self.calls, flush=True)
         with self.pool, Interrupt() as interrupt:
             try:
                 while self.update < total:
                     start = time.perf_counter()
+                    weights = self.pool.advance(self.update / total)
                     episodes = self.schedule.episodes(self.update)
                     trajectories = collect(
                         self.policy, self.pool, episodes, deterministic=config.deterministic, on_tick=interrupt.check
@@ -142,7 +157,7 @@ class GRPOTrainer:
 
                     self.update, self.fruitless, self.clean = self.update + 1, fruitless, True
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
-                    metrics |= rollout_metrics(trajectories, config.gamma) | learned
+                    metrics |= rollout_metrics(trajectories, config.gamma) | learned | weights
                     sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
                     metrics["time/rollout"] = rollout_seconds
                     metrics["time/update"] = time.perf_counter() - start
@@ -288,26 +303,6 @@ class GRPOTrainer:
             path = self.folder.path / "trajectories" / f"update-{self.update:06d}.jsonl"
             with storage_errors(self.folder.path):
                 write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])
-
-
-def make_policy(model: Any, tokenizer: Any, config: GRPOConfig) -> LLMPolicy:
-    """Return the policy that samples from ``model`` as the options say."""
-    ends = model.generation_config.eos_token_id
-    stop_ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    renderer = Renderer(tokenizer, thinking=config.thinking, stop_ids=stop_ids)
-    sampler = HFSampler(
-        model,
-        slots=config.slots,
-        max_length=config.max_episode_tokens,
-        stop_ids=renderer.stop_ids,
-        temperature=config.temperature,
-    )
-    return LLMPolicy(
-        sampler,
-        renderer,
-        max_turn_tokens=config.max_turn_tokens,
-        max_episode_tokens=config.max_episode_tokens,
-    )
 
 
 def usable_groups(trajectories: Sequence[Trajectory], size: int, *, drop_truncated: bool = False) -> list[Group]:

@@ -1,4 +1,4 @@
-"""Loading a policy's weights and tokenizer, and computing log-probabilities with them."""
+"""From a model's name to a policy that samples, and log-probabilities with its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from torch import Tensor, nn
 
 from trajgym.errors import CheckpointError, ConfigError, TrainingError
 from trajgym.policies import tiny_path
+from trajgym.policies.hf import HFSampler
+from trajgym.policies.llm import LLMPolicy
+from trajgym.policies.render import Renderer
 from trajgym.trainers.batch import MicroBatch
+from trajgym.trainers.config import GRPOConfig
 
 __all__ = [
     "Reference",
@@ -21,6 +25,7 @@ __all__ = [
     "checkpoint_activations",
     "load_model",
     "load_weights",
+    "make_policy",
     "pick_device",
     "token_logprobs",
 ]
@@ -134,6 +139,27 @@ def load_weights(model: Any, folder: Path, *, lora: bool) -> None:
         raise CheckpointError(f"The weights in {folder} cannot be loaded: {_first_line(error)}") from error
     if unexpected:
         raise CheckpointError(f"The weights in {folder} do not fit the model: {', '.join(unexpected[:5])}, …")
+
+
+def make_policy(model: Any, tokenizer: Any, config: GRPOConfig) -> LLMPolicy:
+    """Return the policy that samples from ``model`` as the options say."""
+    ends = model.generation_config.eos_token_id
+    stop_ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    renderer = Renderer(tokenizer, thinking=config.thinking, stop_ids=stop_ids)
+    sampler = HFSampler(
+        model,
+        slots=config.slots,
+        max_length=config.max_episode_tokens,
+        stop_ids=renderer.stop_ids,
+        temperature=config.temperature,
+    )
+    return LLMPolicy(
+        sampler,
+        renderer,
+        max_turn_tokens=config.max_turn_tokens,
+        max_episode_tokens=config.max_episode_tokens,
+        protocol_mismatch=config.protocol_mismatch,
+    )
 
 
 def checkpoint_activations(model: Any) -> None:

@@ -227,9 +227,12 @@ class _Collector:
         live.action = action
         if action.finish == "stop":
             self.busy[self.pool.submit(live.env.step, action.text)] = index
+            return
+        # A budget cut the turn: it is no action of the environment's, and no call in it runs.
+        reason = StopReason(action.finish)
+        if live.env.has_wrapper_attr("cut"):  # one of ours, whose rubric may take back what it paid for nothing
+            self.busy[self.pool.submit(live.env.get_wrapper_attr("cut"), action.text, reason)] = index
         else:
-            # A budget cut the turn: the environment never sees it, and no call in it runs.
-            reason = StopReason(action.finish)
             live.steps.append(Step(action, Observation(), truncated=True, stop_reason=reason))
             self._finish(index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -317,3 +318,25 @@ def test_vector_environments_give_the_same_as_single_ones(mode: str) -> None:
             )
     finally:
         vector.close()
+
+
+def test_a_turn_that_a_budget_cut_runs_nothing_and_is_scored() -> None:
+    seen: list[Step] = []
+
+    def refund(step: Step, task: Task, history: Sequence[Step]) -> float:
+        seen.append(step)
+        return -0.5 if step.stop_reason is StopReason.TURN_TOKENS else 0.5
+
+    env = ToolEnv([Task("a", "1+1?", "2")], tools=["calculator"], reward={"kept": (refund, 1.0)})
+    env.reset(seed=0)
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+    assert env.step(call)[1] == 0.5
+    text, reward, terminated, truncated, info = env.cut(call, StopReason.TURN_TOKENS)
+    assert (text, reward, terminated, truncated) == ("", -0.5, False, True)
+    assert info["stop_reason"] is StopReason.TURN_TOKENS
+    assert (info["step"].results, info["step"].action.calls) == ((), ())
+    assert info["messages"][-1].content == call
+    assert len(seen) == 2
+    for again in (lambda: env.cut("x", StopReason.TURN_TOKENS), lambda: env.step("x")):
+        with pytest.raises(EpisodeError, match="over"):
+            again()

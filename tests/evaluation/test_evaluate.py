@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -10,12 +10,13 @@ import pytest
 
 from trajgym.envs.base import ToolEnv
 from trajgym.errors import ConfigError, EnvironmentFault
-from trajgym.evaluation.evaluate import Evaluation, Share, evaluate, succeeded
+from trajgym.evaluation.evaluate import Evaluation, Share, env_maker, evaluate, fit_arguments, succeeded
 from trajgym.evaluation.measures import wilson
 from trajgym.policies.base import TextPolicy
 from trajgym.policies.scripted import ExpertPolicy, RandomPolicy
+from trajgym.protocols import Protocol, get_protocol
 from trajgym.rewards import accuracy
-from trajgym.types import Action, Message, Observation, Step, Task, Trajectory
+from trajgym.types import Action, Message, Observation, Step, Task, ToolSpec, Trajectory
 
 TASKS = [Task(f"t-{i}", f"{i}?", str(i), difficulty=[1, 1, 2, None][i % 4]) for i in range(8)]
 
@@ -101,6 +102,36 @@ def test_a_reward_without_accuracy_cannot_be_evaluated() -> None:
             evaluate(Even(), lambda reward=reward: environment(reward=reward), TASKS)  # type: ignore[misc]
     with pytest.raises(ConfigError, match="no named terms"):
         evaluate(Even(), lambda: gymnasium.make("CartPole-v1"), TASKS)
+
+
+class Picky(Even):
+    """Writes calls in a form of its own."""
+
+    def agree_on_protocol(self, protocol: Protocol, tools: Mapping[str, ToolSpec], *, named: bool = True) -> Protocol:
+        if named and protocol.name != "react":
+            raise ConfigError(f"{protocol.name} is not react")
+        return get_protocol("react")
+
+
+def test_a_policy_gets_an_environment_that_reads_what_it_writes() -> None:
+    tasks = [gymnasium.make("ArithmeticTool-v0").reset(seed=0)[1]["task"]]
+    with pytest.raises(ConfigError, match="hermes is not react"):
+        evaluate(Picky(), lambda: gymnasium.make("ArithmeticTool-v0"), tasks)
+    maker = env_maker(Picky(), "ArithmeticTool-v0", difficulty=2)
+    inner: Any = maker().unwrapped
+    assert (inner.protocol.name, maker().reset(seed=0)[1]["task"].difficulty) == ("react", 2)
+    assert evaluate(Picky(), maker, tasks).faults == 0
+    for kwargs in ({"protocol": "react"}, {"tools": ()}):
+        env_maker(Picky(), "ArithmeticTool-v0", **kwargs)()
+    with pytest.raises(ConfigError, match="hermes is not react"):
+        env_maker(Picky(), "ArithmeticTool-v0", protocol="hermes")
+
+
+def test_without_a_preference_an_environment_is_made_as_it_was_asked_for() -> None:
+    for kwargs in ({}, {"protocol": "react"}):
+        env = gymnasium.make("ArithmeticTool-v0", **kwargs)
+        assert fit_arguments(Even(), env, kwargs) == kwargs
+    assert fit_arguments(Picky(), gymnasium.make("CartPole-v1"), {}) == {}
 
 
 def test_nothing_to_evaluate() -> None:

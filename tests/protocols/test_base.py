@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +46,7 @@ def test_by_name_or_as_an_object() -> None:
 
 @pytest.mark.parametrize("thing", [None, 3, ["hermes"], Shout])
 def test_other_things_are_no_protocols(thing: Any) -> None:
-    with pytest.raises(UnknownNameError, match="Known: 'hermes'"):
+    with pytest.raises(UnknownNameError, match=r"Known: 'deepseek', .*'hermes'"):
         get_protocol(thing)
 
 
@@ -54,6 +56,31 @@ def test_registering() -> None:
     with pytest.raises(ConfigError, match="exists already"):
         register_protocol(Shout())
     assert register_protocol(Shout(), replace=True) is not shout
+    with pytest.raises(ConfigError, match="takes an instance of a Protocol, got <class"):
+        register_protocol(Shout)  # type: ignore[arg-type]
+
+
+def test_other_packages_add_protocols_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forms_plugin.py").write_text(
+        "from trajgym.protocols import Hermes\nclass Mine(Hermes):\n    name = 'mine'\nMINE = Mine()\n"
+    )
+    metadata = tmp_path / "forms_plugin-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: forms-plugin\nVersion: 1.0\n")
+    points = "[trajgym.protocols]\nmine = forms_plugin:MINE\nclass_of_mine = forms_plugin:Mine\n"
+    (metadata / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(PROTOCOLS, "_group", "trajgym.protocols")
+    importlib.invalidate_caches()
+    assert get_protocol("mine").name == "mine"
+    with pytest.raises(ConfigError, match="must be an instance"):
+        get_protocol("class_of_mine")
+
+
+def test_ten_forms_ship() -> None:
+    names = ["deepseek", "gsm8k_annotation", "hermes", "llama3_json", "mistral", "python_block", "pythonic"]
+    assert sorted(PROTOCOLS) == [*names, "qwen3_coder", "react", "xml_tool"]
+    assert all(protocol.name == name for name, protocol in PROTOCOLS.items())
 
 
 @pytest.mark.parametrize(

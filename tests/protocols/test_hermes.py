@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from trajgym.protocols import Parsed, get_protocol
 from trajgym.protocols.hermes import Hermes
 from trajgym.types import CallError, ExpertTurn, ToolCall
 
-CASES = Path(os.environ.get("TRAJGYM_CASES", Path(__file__).resolve().parents[3] / "shared" / "cases"))
 TYPES = {"string": str, "integer": int, "boolean": bool, "array": list}
 
 
@@ -74,23 +71,6 @@ def found(text: str) -> tuple[list[str], str | None]:
     """Return the names that were called, and the kind of error."""
     parsed = parse(text)
     return [call.name for call in parsed.calls], parsed.error.kind if parsed.error else None
-
-
-def case_rows() -> list[Any]:
-    path = CASES / "toolcalls.jsonl"
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    return [pytest.param(row, id=row["id"]) for row in rows if row["format"] == "hermes"]
-
-
-@pytest.mark.cases
-@pytest.mark.parametrize("row", case_rows())
-def test_case(row: dict[str, Any]) -> None:
-    # Only what the assistant wrote is ever handed to a protocol.
-    parsed = parse(row["text"]) if row["role"] == "assistant" else Parsed(row["text"])
-    assert [{"name": c.name, "arguments": c.arguments} for c in parsed.calls] == row["expected"]["calls"]
-    assert (parsed.error.kind if parsed.error else None) == row["expected"]["error"]
 
 
 CALC = '{"name": "calculator", "arguments": {"expression": "1+1"}}'

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajgym.errors import DataError
-from trajgym.rewards.answer import MARKER_RULES, MAX_CHARACTERS, Reading, correct, equal, read, truth
+from trajgym.rewards.answer import correct, equal, read, truth
+from trajgym.rewards.answer_reading import MARKER_RULES, MAX_CHARACTERS, REASONS, RULES, Reading
 
 SHARED = Path(__file__).parents[3] / "shared"
 CASES = Path(os.environ.get("TRAJGYM_CASES", SHARED / "cases"))
@@ -123,34 +124,45 @@ def test_nothing_equals_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("completion", "rule"),
+    ("completion", "rule", "reason", "source"),
     [
-        ("#### 5", "hash"),
-        (r"\boxed{5}", "boxed"),
-        ("<answer>5</answer>", "answer_tag"),
-        ("Final answer: 5", "final_answer"),
-        ("The answer is 5.", "answer_is"),
-        ("Answer: 5", "answer_label"),
-        ('{"answer": 5}', "json"),
-        ("A: 5", "a_line"),
-        ("It makes 5.", "last_number"),
-        ("#### 5 or 6", "hedged"),
-        ("The answer is not 5.", "negated"),
-        ("#### 1.2.3", "unreadable"),
-        ("<answer>none</answer>", "no_number"),
-        (r"\boxed{5", "unclosed_marker"),
-        ("Is it 5?", "question"),
-        ("It is 5 +", "cut"),
-        ("I cannot tell.", "nothing"),
-        ("5" * (MAX_CHARACTERS + 1), "too_long"),
+        ("#### 5", "hash", "", "5"),
+        (r"\boxed{5}", "boxed", "", "5"),
+        ("<answer>5</answer>", "answer_tag", "", "5"),
+        ("Final answer: 5", "final_answer", "", "5"),
+        ("The answer is -5.", "answer_is", "", "-5"),
+        ("Answer: 5", "answer_label", "", "5"),
+        ('{"answer": 5}', "json", "", "5"),
+        ("A: 5", "a_line", "", "5"),
+        ("It makes 1,005.", "last_number", "", "1,005"),
+        ("#### 5 or 6\n", "hash", "hedged", "5 or 6"),
+        ("The answer is not 5.", "answer_is", "negated", "not 5."),
+        ("#### 1.2.3", "hash", "unreadable", "1.2.3"),
+        ("####", "none", "nothing", ""),
+        ("<answer> </answer>", "answer_tag", "no_number", "<answer>"),
+        ("<answer>none</answer>", "answer_tag", "no_number", "none"),
+        (r"so \boxed{5", "boxed", "unclosed_marker", r"\boxed{"),
+        (r"\boxed{5} or \boxed{6}", "boxed", "hedged", "6"),
+        ("Is it 5?", "last_number", "question", "5?"),
+        ("It is 5 +", "last_number", "cut", "+"),
+        ("5 or 6", "last_number", "hedged", "5 or 6"),
+        ("So 5 * 6.", "last_number", "unreadable", "6"),
+        ("I cannot tell.", "none", "nothing", ""),
+        ("5" * (MAX_CHARACTERS + 1), "none", "too_long", ""),
     ],
 )
-def test_rule(completion: str, rule: str) -> None:
+def test_rule(completion: str, rule: str, reason: str, source: str) -> None:
     reading = read(completion)
-    assert reading.rule == rule
-    assert reading.marked is (rule in MARKER_RULES)
-    assert (reading.value is None) is (rule not in MARKER_RULES | {"last_number"})
-    assert (reading.span is None) is (reading.value is None)
+    assert (reading.rule, reading.reason, reading.source(completion)) == (rule, reason, source)
+    assert reading.marked is (not reason and rule in MARKER_RULES)
+    assert (reading.value is None) is bool(reason)
+    assert reading.tier == RULES[rule].tier
+    assert not reason or reason in REASONS
+
+
+def test_what_is_not_seen_moves_no_span() -> None:
+    completion = "\u200bso\u200b\n#\u00ad### 1\u20602 or\u200b 13"
+    assert read(completion).source(completion) == "1\u20602 or\u200b 13"
 
 
 INJECTED: list[tuple[str, int | Fraction | None]] = [
@@ -189,7 +201,10 @@ TEXTS = st.one_of(st.text(), st.lists(PIECE, max_size=40).map(" ".join), st.list
 @given(TEXTS)
 def test_reading_never_raises_and_is_consistent(text: str) -> None:
     reading = read(text)
-    assert (reading.value is None) is (reading.span is None)
+    assert (reading.value is None) is bool(reading.reason)
+    assert reading.rule in RULES
+    assert reading.reason in {"", *REASONS}
+    assert (reading.span is None) is (reading.rule == "none")
     if reading.span is not None:
         start, end = reading.span
         assert 0 <= start < end <= len(text)
@@ -205,7 +220,7 @@ def test_trailing_blanks_change_nothing(text: str, blanks: str) -> None:
 @given(TEXTS)
 def test_the_span_points_at_the_value(text: str) -> None:
     reading = read(text)
-    if reading.span is not None:
+    if reading.value is not None and reading.span is not None:
         start, end = reading.span
         assert read(f"<answer>{text[start:end]}</answer>").value == reading.value
 

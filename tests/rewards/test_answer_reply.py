@@ -72,6 +72,17 @@ REPLY: list[tuple[str, int | Fraction | None]] = [
     ("<<1+1=2>>", None),
     ("<think>x</think>                                A: 96", 96),
     ("#### 4\n\nUser: hi 5", 4),
+    ("#### 96<|end_of_text|>#### 5", 96),
+    ("#### 96<|eom_id|>#### 5", 96),
+    ("#### 96<end_of_turn>\n#### 5", 96),
+    ("#### 96<｜end▁of▁sentence｜>#### 5", 96),
+    ("#### 96\n<|im_start|>user\nNo, #### 5", 96),
+    ("#### 96\n<|start_header_id|>user\n#### 5", 96),
+    ("<|im_start|>assistant\n#### 96", 96),
+    ("\n <|im_start|>assistant\n#### 96<|im_end|>\n<|im_start|>user\n#### 5", 96),
+    ("I write no `<think>` tag. #### 96", 96),
+    ("`</think>` ends it. #### 96", 96),
+    ("<think>a `</think>` b #### 5</think> #### 96", 96),
 ]
 
 
@@ -91,7 +102,7 @@ def test_what_is_not_the_reply_is_blanked_in_place(completion: str) -> None:
     body = reply(completion)
     assert len(body) <= len(completion)
     assert all(kept in (" ", written) for kept, written in zip(body, completion, strict=False))
-    assert "<think>" not in body.lower()
+    assert "<think>" not in body.lower().replace("`<think>", "").replace("<think>`", "")
     assert "<tool_call>" not in body
 
 

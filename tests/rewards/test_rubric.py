@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import pickle
+from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.errors import ConfigError, EnvironmentFault, RewardError, UnknownNameError
-from trajgym.rewards import REWARDS, Rubric, accuracy, get_rubric, register_rubric, tool_success
+from trajgym.rewards import FunctionTerm, Rubric, Schedule, Settled, Shaped, accuracy, tool_success
 from trajgym.types import Action, Observation, Step, StopReason, Task
 
 TASK = Task("sum", "48 + 24?", "72")
@@ -90,6 +90,8 @@ def test_a_term_that_raises_is_named_and_an_outage_is_passed_on() -> None:
         ((accuracy,), "pair"),
         ([accuracy, 1.0], "pair"),
         (("accuracy", 1.0), "pair"),
+        ((Rubric({}), 1.0), "Merge the two"),
+        ((accuracy, [(0.0, 1.0)]), "weight"),
         ((accuracy, "1"), "weight"),
         ((accuracy, None), "weight"),
         ((accuracy, True), "weight"),
@@ -102,50 +104,100 @@ def test_wrong_entries_are_refused_when_the_rubric_is_made(entry: Any, message: 
         Rubric({"mine": entry})
 
 
-@pytest.mark.parametrize(
-    ("name", "weights"),
-    [
-        ("sparse", {"accuracy": 1.0}),
-        ("dense", {"tool_success": 0.1}),
-        ("hybrid", {"accuracy": 1.0, "tool_success": 0.1}),
-    ],
-)
-def test_the_three_that_ship(name: str, weights: dict[str, float]) -> None:
-    assert get_rubric(name).weights == weights
-    assert get_rubric(name) is not get_rubric(name)
+# As a reward function for trainers.
 
 
-def test_by_name_as_a_rubric_or_as_terms() -> None:
-    rubric = Rubric({"right": (accuracy, 1.0)})
-    assert get_rubric(rubric) is rubric
-    assert get_rubric({"right": (accuracy, 1.0)}) == rubric
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'sparse'.*register_rubric"):
-        get_rubric("sparze")
-    for thing in (3, None, accuracy, [("right", accuracy)]):
-        with pytest.raises(ConfigError, match="name or a Rubric"):
-            get_rubric(thing)  # type: ignore[arg-type]
+def words(step: Step, task: Task, history: Sequence[Step]) -> float:
+    return float(len(step.action.text.split()))
 
 
-def test_names_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(REWARDS, "_items", dict(REWARDS))
-    register_rubric("mine", lambda: Rubric({"right": (accuracy, 3.0)}))
-    assert get_rubric("mine").weights == {"right": 3.0}
-    with pytest.raises(ConfigError, match="exists already"):
-        register_rubric("mine", lambda: Rubric({}))
-    register_rubric("mine", lambda: Rubric({}), replace=True)
-    assert get_rubric("mine").weights == {}
+def test_completions_are_paid_like_steps() -> None:
+    rubric = Rubric({"right": (accuracy, 2), "long": (words, -0.5)})
+    texts = ["#### 72", "it is 73", ""]
+    parts = rubric.breakdown(texts, answer=["72"] * 3)
+    assert parts == [{"right": 2.0, "long": -1.0}, {"right": 0.0, "long": -1.5}, {"right": 0.0, "long": -0.0}]
+    assert rubric(completions=texts, answer=["72"] * 3) == [1.0, -1.5, 0.0]
+    assert rubric([], answer=[]) == []
 
 
-def test_installed_packages_add_rubrics(tmp_path: Path) -> None:
-    """In a fresh interpreter, with a package on its path that has an entry point."""
-    (tmp_path / "theirs.py").write_text(
-        "from trajgym.rewards import Rubric, accuracy\ndef make(): return Rubric({'right': (accuracy, 4.0)})\n"
+def test_functions_and_terms_go_together() -> None:
+    double = FunctionTerm(lambda completions, **columns: [0.5 for _ in completions])
+    rubric = Rubric({"right": (accuracy, 1.0), "mine": (double, 2.0)})
+    assert rubric(["#### 72", "#### 73"], answer=["72", "72"]) == [2.0, 1.0]
+    assert rubric.score(STEP, TASK, []) == {"right": 1.0, "mine": 1.0}
+
+
+def test_means_are_logged_where_the_trainer_wants_them() -> None:
+    logged: dict[str, float] = {}
+    rubric = Rubric({"right": (accuracy, 1.0), "long": (words, 0.1)})
+    rubric(["#### 72", "72"], answer=["72", "73"], log_metric=logged.__setitem__)
+    assert logged == {"reward_parts/right": 0.5, "reward_parts/long": pytest.approx(0.15)}
+
+
+def test_scheduled_weights_follow_the_trainers_progress() -> None:
+    rubric = Rubric({"right": (accuracy, 1.0), "long": (words, Schedule([(0.0, 1.0), (1.0, 0.0)]))})
+
+    def paid(step: int, of: int) -> float:
+        state = SimpleNamespace(global_step=step, max_steps=of)
+        return rubric(["#### 72"], answer=["72"], trainer_state=state)[0]
+
+    assert [paid(0, 4), paid(1, 4), paid(4, 4), paid(9, 4), paid(3, -1)] == [3.0, 2.5, 1.0, 1.0, 3.0]
+
+
+def test_errors_name_the_term_for_completions_too() -> None:
+    for value in (None, float("nan"), float("inf"), "1"):
+        rubric = Rubric({"odd": (constant(value), 1.0)})
+        with pytest.raises(RewardError, match="'odd'"):
+            rubric(["a"])
+    with pytest.raises(RewardError, match=r"'broken' raised ZeroDivisionError.*in a list of completions"):
+        Rubric({"broken": (lambda *_: 1 / 0, 1.0)})(["a"])
+    with pytest.raises(ConfigError, match="'answer' has 2 values for 1"):
+        Rubric({"right": (accuracy, 1.0)})(["a"], answer=["1", "2"])
+    with pytest.raises(ConfigError, match="ground truth"):
+        Rubric({"right": (accuracy, 1.0)})(["a"])
+
+
+# Over a training.
+
+
+def test_the_rubric_in_force() -> None:
+    plan = Rubric({"right": (accuracy, 1.0), "long": (words, Schedule([(0.0, 0.4), (0.5, 0.0)]))})
+    assert plan.weights == {"right": 1.0, "long": 0.4}  # nobody has told it of any progress
+    assert plan.at(0.25).weights == {"right": 1.0, "long": 0.2}
+    assert plan.at(0.25).score(STEP, TASK, []) == {"right": 1.0, "long": 0.4}
+    assert plan.at(0.25).at(1.0).weights == {"right": 1.0, "long": 0.0}
+    assert plan.weights == {"right": 1.0, "long": 0.4}
+    assert (plan.scheduled, Rubric({"right": (accuracy, 1.0)}).scheduled) == (True, False)
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.1, float("nan"), None, "half"])
+def test_progress_is_a_share(progress: Any) -> None:
+    with pytest.raises(ConfigError, match="progress"):
+        Rubric({}).at(progress)
+
+
+def test_other_weights_for_some_terms() -> None:
+    rubric = Rubric({"right": (accuracy, 1.0), "long": (words, 0.1)})
+    assert rubric.reweighted({"long": 0.5}).weights == {"right": 1.0, "long": 0.5}
+    with pytest.raises(UnknownNameError, match=r"term of this reward 'lang'\. Did you mean 'long'"):
+        rubric.reweighted({"lang": 0.5})
+
+
+def test_the_discount_is_told_to_those_who_mind() -> None:
+    rubric = Rubric(
+        {"shaped": (Shaped(constant_potential), 1.0), "dense": (Settled(tool_success), 1.0), "x": (words, 1)}
     )
-    metadata = tmp_path / "theirs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[trajgym.rewards]\nmine = theirs:make\n")
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); from trajgym.rewards import get_rubric"
-    command = [sys.executable, "-c", f"{code}; print(get_rubric('mine').weights)"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.stdout, done.stderr) == ("{'right': 4.0}\n", "")
+    told = rubric.discounted(0.9)
+    assert [getattr(term, "gamma", None) for term, _ in told.values()] == [0.9, 0.9, None]
+    assert told.score(STEP, TASK, [])["shaped"] == -1.0
+    with pytest.raises(ConfigError, match=r"Shaped term has gamma=0\.9 and the run 0\.5"):
+        told.discounted(0.5)
+
+
+def constant_potential(task: Task, steps: Sequence[Step]) -> float:
+    return 1.0
+
+
+def test_it_can_be_pickled_as_vector_environments_do() -> None:
+    rubric = Rubric({"right": (accuracy, 1.0), "long": (words, Schedule([(0.0, 1.0)]))})
+    assert pickle.loads(pickle.dumps(rubric)) == rubric

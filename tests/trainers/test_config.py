@@ -43,6 +43,13 @@ def test_command_line_overrides() -> None:
     assert load_config("quickstart", ["--updates", "None", "--epochs", "2"]).epochs == 2
 
 
+def test_the_protocol_is_an_argument_of_the_environment() -> None:
+    assert "protocol" not in load_config({"updates": 3}).env_arguments
+    for options in ({"protocol": "react"}, {"env_kwargs": {"protocol": "react"}}):
+        assert load_config({"updates": 3, **options}).env_arguments == {"protocol": "react"}
+    assert load_config("quickstart", ["--protocol", "react"]).env_arguments["protocol"] == "react"
+
+
 def test_unknown_options_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         load_config("quickstart", ["--gama", "0.5"])
@@ -62,6 +69,8 @@ def test_unknown_options_on_the_command_line(capsys: pytest.CaptureFixture[str])
         ({"updates": None}, "either updates or epochs"),
         ({"max_turn_tokens": 100, "max_episode_tokens": 100}, "smaller than max_episode_tokens"),
         ({"minibatches": 20, "groups_per_update": 4}, "cannot exceed groups_per_update"),
+        ({"protocol": "react", "env_kwargs": {"protocol": "hermes"}}, "'react' and 'hermes' in env_kwargs"),
+        ({"protocol_mismatch": "ignore"}, "protocol_mismatch: .* got 'ignore'"),
         ({"resume": True, "overwrite": True}, "exclude each other"),
         ({"updates": "many"}, "updates: .* got 'many'"),
         ({"lora_targets": []}, "lora_targets"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trajgym.errors import ConfigError, did_you_mean
 from trajgym.protocols.strict_json import write_json
 from trajgym.types import ToolSpec
 
-__all__ = ["STYLES", "check_style", "example_call", "schema_line", "signature"]
+__all__ = ["STYLES", "check_style", "example_call", "introduce", "schema_line", "signature"]
 
 STYLES = ("schema", "signature")
 
@@ -49,6 +49,28 @@ def example_call(tool: ToolSpec) -> dict[str, Any]:
         name: _PLACEHOLDERS.get(_type_of(properties[name]), "...") for name in tool.parameters.get("required", ())
     }
     return {"name": tool.name, "arguments": arguments}
+
+
+def introduce(tools: Mapping[str, ToolSpec], style: str, how: Sequence[str], example: str) -> str:
+    """Return the tools in that style and how to call them; nothing when there are none.
+
+    Args:
+        tools: The tools on offer.
+        style: One of :data:`STYLES`.
+        how: Lines that say how a call is written, for the style that has room for them.
+        example: A call, for the style that has not.
+
+    Raises:
+        ConfigError: For an unknown style.
+    """
+    check_style(style)
+    if not tools:
+        return ""
+    if style == "signature":
+        return "\n".join(["Tools:", *(signature(tool) for tool in tools.values()), f"Call: {example}"])
+    lines = [schema_line(tool) for tool in tools.values()]
+    head = "You can use tools while you work on the task. Each line below describes one tool in JSON:"
+    return "\n".join([head, "<tools>", *lines, "</tools>", "", *how])
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:

@@ -39,25 +39,31 @@ def call_of(found: Json, tools: Mapping[str, ToolSpec], *, arguments_key: str = 
     return checked_call(name, arguments, tools)
 
 
-def read_arguments(value: Any, key: str = "arguments") -> dict[str, Any] | CallError:
-    """Return arguments as an object: ``None`` is empty, and a string may hold one, one layer deep."""
+def read_arguments(value: Any, key: str = "arguments", form: str | None = None) -> dict[str, Any] | CallError:
+    """Return arguments as an object: ``None`` is empty, and a string may hold one, one layer deep.
+
+    Args:
+        value: What was written.
+        key: Where it stood, for messages.
+        form: How a call is written, for messages, where it is not one JSON object with name and arguments.
+    """
     if value is None:
         return {}
     if isinstance(value, str):
         inner = read_json(value)
         whole = inner.complete and skip_blanks(value, inner.end) == len(value)
         if not whole or not isinstance(inner.value, dict):
-            return _bad_shape(f'"{key}" is a string that holds no JSON object', key)
+            return _bad_shape(f'"{key}" is a string that holds no JSON object', key, form)
         if inner.error is not None:
             return inner.error
         value = inner.value
     if not isinstance(value, dict):
-        return _bad_shape(f'"{key}" must be an object, got {_kind(value)}', key)
+        return _bad_shape(f'"{key}" must be an object, got {_kind(value)}', key, form)
     return value
 
 
-def _bad_shape(problem: str, key: str) -> CallError:
-    form = f'{{"name": "...", "{key}": {{...}}}}'
+def _bad_shape(problem: str, key: str, form: str | None = None) -> CallError:
+    form = form or f'{{"name": "...", "{key}": {{...}}}}'
     return CallError("bad_call_shape", f"Wrong shape: {problem}. Write {form}.")
 
 

@@ -8,12 +8,12 @@ a copy of the same length, so that a protocol can search the copy and read at th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trajgym.types import CallError
 
-__all__ = ["Span", "Turn", "read_turn"]
+__all__ = ["REASONING", "TURN_MARK", "Span", "Turn", "read_turn"]
 
 Span = tuple[int, int]
 
@@ -22,8 +22,10 @@ _END_OF_TURN = re.compile(
     r"<\|(?:im_end|im_start|endoftext|eot_id|eom_id|start_header_id|end_of_text)\|>"
     r"|</s>|<end_of_turn>|<｜end▁of▁sentence｜>"
 )
-# A tag between backticks is a mention of it.
-_THINK = re.compile(r"(?<!`)<(?P<close>/?)think(?:ing)?>(?!`)")
+# A tag between backticks is a mention of it; beside a fence it is a tag.
+REASONING = re.compile(r"(?:(?<!`)|(?<=```))<(?P<close>/?)think(?:ing)?>(?:(?!`)|(?=```))")
+# What acts even within text that nothing escapes: the end of the turn, and the borders of reasoning.
+TURN_MARK = re.compile(f"{_END_OF_TURN.pattern}|{REASONING.pattern}")
 _FENCE = re.compile(r"^[ \t]*(?:(`{3,})[^`\n]*|(~{3,})[^\n]*)$", re.MULTILINE)
 _BACKTICKS = re.compile(r"`+")
 _ANSWER = re.compile(r"<tool_response>")
@@ -64,7 +66,14 @@ class Turn:
         return "".join([*parts, self.text[position:]]).strip()
 
 
-def read_turn(text: str, opener: str, opaque: Iterable[Span] = ()) -> Turn:
+def read_turn(
+    text: str,
+    opener: str,
+    opaque: Iterable[Span] = (),
+    *,
+    stops: Sequence[str] = (),
+    reasoning_tag: re.Pattern[str] = REASONING,
+) -> Turn:
     """Find what of a turn may act.
 
     Args:
@@ -72,19 +81,22 @@ def read_turn(text: str, opener: str, opaque: Iterable[Span] = ()) -> Turn:
         opener: What a call begins with. Behind one, a line ``Observation:`` is an invented answer; in front it is
             prose.
         opaque: Spans whose content is data, such as complete JSON objects: nothing in them is markup.
+        stops: Markers of the written form that begin a tool's answer or somebody else's turn.
+        reasoning_tag: What reasoning stands between; its group ``close`` is empty for an opening tag.
     """
     live = _blanked(text, opaque)
     end = _END_OF_TURN.search(live)
     if end:
         text, live = text[: end.start()], live[: end.start()]
-    reasoning, opened = _reasoning(live)
+    reasoning, opened = _reasoning(live, reasoning_tag)
     live = _blanked(live, reasoning)
     live = _blanked(live, _fences(live))
     live = _blanked(live, _inline_code(live))
     end = _ANSWER.search(live)
     first = live.find(opener)
     observation = _OBSERVATION.search(live, first) if first >= 0 and "Observation:" in live else None
-    stop = min([match.start() for match in (end, observation) if match], default=len(text))
+    ends = [match.start() for match in (end, observation) if match]
+    stop = min([*ends, *(place for place in map(live.find, stops) if place >= 0)], default=len(text))
     return Turn(
         text[:stop],
         live[:stop],
@@ -101,13 +113,13 @@ def _blanked(text: str, spans: Iterable[Span]) -> str:
     return "".join([*parts, text[position:]]) if parts else text
 
 
-def _reasoning(text: str) -> tuple[list[Span], int | None]:
+def _reasoning(text: str, reasoning_tag: re.Pattern[str]) -> tuple[list[Span], int | None]:
     """Return where reasoning stands, and where it was opened last if it was never closed."""
-    if "think" not in text:
+    if "think" not in text and "THINK" not in text:
         return [], None
     spans: list[Span] = []
     opened: int | None = None
-    for tag in _THINK.finditer(text):
+    for tag in reasoning_tag.finditer(text):
         if not tag["close"]:
             opened = tag.start() if opened is None else opened
         elif opened is not None:

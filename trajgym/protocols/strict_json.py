@@ -73,14 +73,25 @@ def write_json(value: Any) -> str:
     """Write ``value`` on one line; text that looks like a control token is spelled with escapes.
 
     Raises:
-        ConfigError: When JSON has no spelling for it: NaN, half a surrogate pair, an object of Python.
+        ConfigError: When JSON has no spelling for it (NaN, half a surrogate pair, an object of Python), or when it
+            nests more than :data:`MAX_DEPTH` levels and could not be read again.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"A call can only carry JSON values, got one that cannot be written: {error}") from error
+    if _nests_deeper(value, MAX_DEPTH):
+        raise ConfigError(f"A call can only carry JSON values of {MAX_DEPTH} levels. Nest less.")
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    return levels == 0 or any(
+        _nests_deeper(v, levels - 1) for v in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 class _StopReading(Exception):

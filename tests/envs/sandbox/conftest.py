@@ -109,7 +109,8 @@ class User:
         if self.uid is not None:
             options |= {"user": self.uid, "group": self.uid, "extra_groups": []}
         environment = {"PATH": "", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment |= {"PYTHONPATH": self.path} if self.path else {}
+        if path := self.path or os.environ.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = path
         environment |= options.pop("environment", {})
         command = [self.python, *(["-S"] if self.path else []), *arguments]
         return subprocess.Popen(command, env=environment, cwd="/", text=True, **options)
