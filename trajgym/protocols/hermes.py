@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from trajgym.protocols.base import Parsed, Protocol
 from trajgym.protocols.checking import Findings
-from trajgym.protocols.describe import check_style, example_call, schema_line, signature
+from trajgym.protocols.describe import example_call, introduce
 from trajgym.protocols.json_calls import call_of
+from trajgym.protocols.payloads import Payload, is_quoted, read_payload, why_broken
 from trajgym.protocols.reading import Span, read_turn
-from trajgym.protocols.strict_json import Json, read_json, skip_blanks, write_json
+from trajgym.protocols.strict_json import Json, skip_blanks, write_json
 from trajgym.types import CallError, ToolCall, ToolSpec
 
 __all__ = ["Hermes"]
@@ -20,8 +20,6 @@ _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 # Within a broken call only an opening tag on a line of its own begins the next one: others may stand in a string.
 _BORDER = re.compile(rf"{_CLOSE}|^[ \t]*(?={_OPEN})", re.MULTILINE)
-_FENCE = re.compile(r"(`{3,})[\w+-]*")
-_QUOTES = {"`": "`", '"': '"', "'": "'", "“": "”", "‘": "’"}
 _FORM = '{"name": "<tool>", "arguments": {"<argument>": <value>}}'
 
 
@@ -42,9 +40,9 @@ class Hermes(Protocol):
         calls: list[Span] = []
         start = turn.live.find(_OPEN)
         while start >= 0:
-            payload = payloads.get(start) or _read_payload(turn.text, start + len(_OPEN))
+            payload = payloads.get(start) or read_payload(turn.text, start + len(_OPEN))
             found, end = _finish(turn.text, start, payload)
-            if not _quoted(turn.text, start, end):
+            if not is_quoted(turn.text, start, end):
                 findings.add(found if isinstance(found, CallError) else call_of(found, tools))
                 calls.append((start, end))
             start = turn.live.find(_OPEN, end)
@@ -67,67 +65,28 @@ class Hermes(Protocol):
         Raises:
             ConfigError: For an unknown style.
         """
-        check_style(style)
-        if not tools:
-            return ""
-        if style == "signature":
-            lines = [signature(tool) for tool in tools.values()]
-            form = write_json(example_call(next(iter(tools.values()))))
-            return "\n".join(["Tools:", *lines, f"Call: {_OPEN}{form}{_CLOSE}"])
-        lines = [schema_line(tool) for tool in tools.values()]
-        return "\n".join(
-            [
-                "You can use tools while you work on the task. Each line below describes one tool in JSON:",
-                "<tools>",
-                *lines,
-                "</tools>",
-                "",
-                "To use a tool, write a JSON object with its name and its arguments between these tags:",
-                f"{_OPEN}\n{_FORM}\n{_CLOSE}",
-                "You may write several calls in one turn. Then stop: the results come in the next message.",
-            ]
-        )
+        how = [
+            "To use a tool, write a JSON object with its name and its arguments between these tags:",
+            f"{_OPEN}\n{_FORM}\n{_CLOSE}",
+            "You may write several calls in one turn. Then stop: the results come in the next message.",
+        ]
+        example = f"{_OPEN}{write_json(example_call(next(iter(tools.values()))))}{_CLOSE}" if tools else ""
+        return introduce(tools, style, how=how, example=example)
 
 
-@dataclass(frozen=True)
-class _Payload:
-    """What stands behind an opening tag.
-
-    Args:
-        json: The value read there.
-        end: Behind the value and its closing fence.
-        open_fence: Whether a fence was opened and not closed.
-    """
-
-    json: Json
-    end: int
-    open_fence: bool = False
-
-
-def _read_payload(text: str, start: int) -> _Payload:
-    start = skip_blanks(text, start)
-    fence = _FENCE.match(text, start)
-    found = read_json(text, fence.end() if fence else start)
-    if not fence or not found.complete:
-        return _Payload(found, found.end)
-    end = skip_blanks(text, found.end)
-    closed = text.startswith(fence[1], end)
-    return _Payload(found, end + len(fence[1]) if closed else found.end, open_fence=not closed)
-
-
-def _complete_payloads(text: str) -> dict[int, _Payload]:
+def _complete_payloads(text: str) -> dict[int, Payload]:
     """Return every payload that is whole by its opening tag; the tags inside one are data."""
     payloads = {}
     start = text.find(_OPEN)
     while start >= 0:
-        payload = _read_payload(text, start + len(_OPEN))
+        payload = read_payload(text, start + len(_OPEN))
         if payload.json.complete:
             payloads[start] = payload
         start = text.find(_OPEN, payload.end if payload.json.complete else start + len(_OPEN))
     return payloads
 
 
-def _finish(text: str, start: int, payload: _Payload) -> tuple[Json | CallError, int]:
+def _finish(text: str, start: int, payload: Payload) -> tuple[Json | CallError, int]:
     """Return what was called, or what is wrong, and where the call ends."""
     if not payload.json.complete:
         return _broken(text, start, payload.json)
@@ -160,12 +119,5 @@ def _broken(text: str, start: int, found: Json) -> tuple[CallError, int]:
         if border and border[0] == _CLOSE:
             return found.error, border.end()
         stop = border.end() if border else len(text)
-    # What the call would be had the text ended here, without the blanks that a string could not hold.
-    body = read_json(text[inside:stop].rstrip())
-    cut = body.error is not None and body.error.kind == "truncated_call"
-    return (body.error if cut and body.error else found.error), stop
+    return why_broken(text, inside, stop, found.error), stop
 
-
-def _quoted(text: str, start: int, end: int) -> bool:
-    """Whether the call stands directly between quotation marks."""
-    return start > 0 and text[end : end + 1] == _QUOTES.get(text[start - 1])
