@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from trajgym.errors import ConfigError, DataError, RewardError
-from trajgym.rewards.answer import correct, read
+from trajgym.rewards.answer import read
+from trajgym.rewards.answer_kinds import answer_kind, grade
 from trajgym.rewards.functions import RewardTerm, is_finite, term
 from trajgym.rewards.lengths import CountTokens, check_unit, length
 from trajgym.rewards.steps import check_step_mode, count_steps
@@ -27,16 +28,18 @@ def accuracy(step: Step, task: Task, history: Sequence[Step]) -> float:
     episode that a budget has cut pays nothing at all.
 
     Raises:
-        RewardError: When the ground truth is not a number.
+        RewardError: When the ground truth is neither a number nor, for a task with the metadata
+            ``answer_kind: expression``, an expression.
     """
     if step.stop_reason is not StopReason.ANSWERED:
         return 0.0
     try:
-        return float(correct(step.action.text, task.answer))
+        return float(grade(step.action.text, task.answer, answer_kind(task)).correct)
     except DataError as error:
         raise RewardError(
-            f"accuracy compares numbers, and the answer of task {task.id!r} is {task.answer!r}. Give a number, or pass "
-            'a rubric of your own: reward={"accuracy": (lambda step, task, history: …, 1.0)}.'
+            f"accuracy cannot compare with the answer of task {task.id!r}, {task.answer!r}. Give a number, or an "
+            'expression and metadata={"answer_kind": "expression"}, or pass a rubric of your own: '
+            'reward={"accuracy": (lambda step, task, history: …, 1.0)}.'
         ) from error
 
 

@@ -8,10 +8,11 @@ typed :class:`Result`, whatever the code does.
 ...     session.call("x * 7").output
 '42'
 
-Above the wall, in this process: ``pool``, ``session``, ``call``, ``link``, ``results``, ``limits``, ``places``,
-``tiers``, ``selftest``. Below it, importing only the standard library and each other: ``zygote``, ``preload``,
-``namespaces``, ``jail``, ``landlock``, ``seccomp``, ``machine``, ``stored``, ``worker``, ``cell``, ``source``,
-``threads``. On both sides: ``text``, ``reply``. docs/security.md says what each layer stops.
+Above the wall, in this process: ``pool``, ``session``, ``call``, ``watch``, ``link``, ``results``, ``limits``,
+``places``, ``tiers``, ``selftest``. Below it, importing only the standard library and each other: ``zygote``,
+``preload``, ``stored``, ``namespaces``, ``jail``, ``seccomp``, ``worker``, ``cell``, ``quick``, ``source``,
+``traces``, ``threads``. On both sides: ``text``, ``reply``, ``scratch``, ``machine`` with its ``syscalls``,
+``landlock``. docs/security.md says what each layer stops.
 """
 
 from __future__ import annotations

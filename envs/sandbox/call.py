@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from trajgym.envs.sandbox.reply import Reply, ReplyError, frame, max_frame, read_reply
 from trajgym.envs.sandbox.results import Kind, Result
 from trajgym.envs.sandbox.text import clean, halves, join, shorten
+from trajgym.errors import ConfigError
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox.session import Session
 
-__all__ = ["MAX_CODE", "Call"]
+__all__ = ["MAX_CODE", "Call", "check_code"]
 
 MAX_CODE = 1_000_000  # characters
 _CHUNK = 1 << 16
@@ -36,6 +37,16 @@ _KINDS = {
     "memory": Kind.MEMORY_LIMIT,
     "exit": Kind.EXIT,
 }
+
+
+def check_code(code: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(code, str):
+        raise ConfigError(f"Code is text, a str; got {type(code).__name__}: {code!r:.100}.")
 
 
 class Call:
@@ -66,7 +77,7 @@ class Call:
             self._end(Kind.POOL_DIED, message=f"{session.link.failure}.", state_lost=True)
         elif len(code) > MAX_CODE:
             message = f"The code has {len(code):,} characters; at most {MAX_CODE:,} are run."
-            self._end(Kind.USER_ERROR, error_type="invalid_source", message=message)
+            self._end(Kind.USER_ERROR, error_type="invalid_source", message=message, refused=True)
         else:
             self._start(code)
 
@@ -107,12 +118,13 @@ class Call:
             return self._fault(Kind.OUTPUT_LIMIT, f"More than {limits.output_bytes:,} bytes of output.")
         cpu = self.session.cpu_clock()
         self._cpu = self._cpu if cpu is None else cpu
+        if self._cpu - self._cpu_began >= limits.cpu:
+            # Also when a reply has come: what a busy host sees late is late all the same.
+            return self._fault(Kind.CPU_TIMEOUT, f"More than {limits.cpu:g} s of processor time.")
         if reply is not None:
             return self._answered(reply)
         if cpu is None:  # it has ended, and a process forked from this one holds its end of the channel open
             return self._ended()
-        if self._cpu - self._cpu_began >= limits.cpu:
-            return self._fault(Kind.CPU_TIMEOUT, f"More than {limits.cpu:g} s of processor time.")
         if time.monotonic() - self._began >= limits.wall_seconds:
             return self._fault(Kind.WALL_TIMEOUT, f"More than {limits.wall_seconds:g} s, asleep or waiting.")
         return None
@@ -189,6 +201,7 @@ class Call:
             message=shorten(clean(reply.message), 2_000),
             traceback=shorten(clean(reply.traceback), 8_000),
             exit_code=reply.exit_code if reply.status == "exit" else None,
+            refused=reply.status == "refused",
             **error,
         )
 
@@ -203,14 +216,15 @@ class Call:
         """The worker closed its channel: find out how it ended."""
         self._drain()
         session = self.session
-        status = session.link.exit_status(session.number, session.pidfd, _EXIT_GRACE)
+        end = session.link.end_of(session.number, session.pidfd, _EXIT_GRACE)
         if session.link.failure:
             session.end(session.link.failure)
             return self._end(Kind.POOL_DIED, message=f"{session.link.failure}.", state_lost=True)
         if session.dead is not None:  # another thread closed it
             return self._end(Kind.SESSION_DEAD, message=f"This session is over: {session.dead}.", state_lost=True)
-        if status is None:
+        if end is None:
             return self._fault(Kind.PROCESS_EXIT, "The interpreter closed its channel.")
+        status, self._cpu = end.status, max(end.cpu, self._cpu)
         if not os.WIFSIGNALED(status):
             code = os.WEXITSTATUS(status)
             session.end(f"the interpreter exited with status {code}")

@@ -84,14 +84,17 @@ class Notebook:
     def seed(self, seed: int) -> None:
         """Make what is random the same for the same seed.
 
-        Covers ``random``, ``numpy.random`` if numpy is loaded, and whatever draws from ``os.urandom``: ``secrets``,
-        ``uuid.uuid4``, ``random.SystemRandom``, ``numpy.random.default_rng()``. Not covered are the time,
-        ``random.Random()`` without arguments and the names of temporary files, which ask the kernel from C.
+        Covers ``random``, ``numpy.random`` and sympy's generator if these are loaded, and whatever draws from
+        ``os.urandom``: ``secrets``, ``uuid.uuid4``, ``random.SystemRandom``, ``numpy.random.default_rng()``. Not
+        covered are the time, ``random.Random()`` without arguments and the names of temporary files, which ask the
+        kernel from C.
 
         Args:
             seed: Any integer.
         """
-        random.seed(seed)
+        random.seed(f"random {seed}")  # of a number, the sign would not count
+        if sympy_random := _modules.get("sympy.core.random"):
+            sympy_random.seed(f"sympy {seed}")
         if numpy_random := _modules.get("numpy.random"):
             numpy_random.seed(seed % (1 << 32))
         draw = random.Random(f"urandom {seed}").randbytes

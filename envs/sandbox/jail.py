@@ -18,7 +18,8 @@ LAYERS = ("namespaces", "landlock", "seccomp", "rlimits", "capabilities")
 CONTROL = 3
 """Descriptor of the reply channel in a worker; 0 is empty input, 1 and 2 are the output pipe, and there is no other."""
 
-_OPEN_FILES = 64
+_OPEN_FILES = 32
+_SIGNALS = 64
 _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "Agg", "PATH": "", "PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 
@@ -104,5 +105,6 @@ def _limit(memory: int, file: int, seconds: int) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_SIGPENDING, _SIGNALS),  # counted with those of the host's user
     ):
         resource.setrlimit(what, (most, most))

@@ -14,12 +14,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from trajgym.envs.sandbox.results import IsolationUnavailable, PoolClosed
 from trajgym.envs.sandbox.scratch import remove_folder
 
-__all__ = ["Link"]
+__all__ = ["End", "Link"]
 
 _MESSAGE = 1 << 16
 _START_SECONDS = 120.0
@@ -51,6 +51,13 @@ _ENVIRONMENT = {
 _KEPT = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
+class End(NamedTuple):
+    """How a worker ended: its status as ``os.waitpid`` gives it, and the processor time it used, in seconds."""
+
+    status: int
+    cpu: float
+
+
 class Link:
     """A running zygote.
 
@@ -71,7 +78,7 @@ class Link:
         self._owner = os.getpid()
         self._numbers = 0
         self._spawned: dict[int, int | str] = {}
-        self._ends: dict[int, int] = {}
+        self._ends: dict[int, End] = {}
         self._watched: set[int] = set()
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         try:
@@ -124,8 +131,8 @@ class Link:
             raise
         return number, spawned
 
-    def exit_status(self, number: int, pidfd: int, grace: float) -> int | None:
-        """Return how a worker ended, as ``os.waitpid`` gives it, or ``None`` if it has not.
+    def end_of(self, number: int, pidfd: int, grace: float) -> End | None:
+        """Return how a worker ended, or ``None`` if it has not.
 
         Args:
             number: The worker's.
@@ -234,7 +241,7 @@ class Link:
             self.ready = event
         elif kind == "exit":
             if number in self._watched:
-                self._ends[number] = event["status"]
+                self._ends[number] = End(event["status"], event["cpu"])
         elif number is None:
             self.failure = event["reason"]
         else:

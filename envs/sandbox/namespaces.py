@@ -117,7 +117,7 @@ def _build_root(read: Sequence[str], hide: Sequence[str]) -> None:
                     _bind(path)
             machine.mount_setattr("/new" + folder, machine.MOUNT_ATTR_RDONLY)
     os.mkdir("/new" + SCRATCH)
-    os.chmod("/new", 0o711)  # noqa: S103  (its owner may enter but not list it, and nobody may write)
+    os.chmod("/new", 0o311)  # noqa: S103  (its owner may enter but not list it, and nobody may write)
     os.chdir("/new")
     machine.pivot_root(".", ".")
     machine.umount(".", machine.MNT_DETACH)

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 
 from trajgym.envs.sandbox import landlock, selftest
@@ -38,7 +38,7 @@ class Pool:
         limits: What each session may use, unless it is opened with limits of its own.
         packages: Top-level packages that code may import besides the standard library; name those they need as well.
         isolation: ``"namespaces"``, ``"landlock"`` or ``"none"``; by default the strongest that passes its self-test.
-        min_isolation: The weakest that will do.
+        min_isolation: The weakest that will do; ``"landlock"`` unless ``isolation`` is ``"none"``.
         allow_unsafe: With the environment variable ``TRAJGYM_ALLOW_UNSAFE=1``, permits ``"none"``.
         without: Layers to leave out, to see what each does; needs the same two switches and counts as ``"none"``.
 
@@ -53,7 +53,7 @@ class Pool:
         limits: Limits | None = None,
         packages: Iterable[str] = ("numpy", "mpmath", "sympy"),
         isolation: str | None = None,
-        min_isolation: str = "landlock",
+        min_isolation: str | None = None,
         allow_unsafe: bool = False,
         without: Iterable[str] = (),
     ) -> None:
@@ -94,9 +94,16 @@ class Pool:
             seed = operator.index(seed)
         except TypeError:
             raise ConfigError(f"seed must be a whole number, got {seed!r}.") from None
+        if seed.bit_length() > 128:
+            raise ConfigError(f"seed must have at most 128 bits, got one of {seed.bit_length():,}.")
         limits = limits or self.limits
         folder = self._scratch_folder(link, limits)
         return Session.open(link, self.isolation, limits, seed, folder)
+
+    @property
+    def uid(self) -> int:
+        """User id that sessions run as, seen from inside: 1000 in namespaces of their own, else a real one."""
+        return int(self._link.ready["uid"])
 
     @property
     def layers(self) -> frozenset[str]:
@@ -107,7 +114,7 @@ class Pool:
         """Open a session without blocking the event loop; see :meth:`open`."""
         return await asyncio.to_thread(self.open, seed, limits=limits)
 
-    def run(self, pairs: Sequence[tuple[Session, str]]) -> list[Result]:
+    def run(self, pairs: Iterable[tuple[Session, str]]) -> list[Result]:
         """Run one call in each of several sessions at once, from this one thread.
 
         Args:
@@ -116,7 +123,7 @@ class Pool:
         Returns:
             One result per pair, in order.
         """
-        return drive(pairs)
+        return drive(list(pairs))
 
     def close(self) -> None:
         """End every session and the machinery. Idempotent; in a forked process, without effect on the parent's."""
@@ -137,7 +144,8 @@ class Pool:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Pool, isolation {self.isolation}, {len(self._link.members)} sessions>"
+        sessions = sum(session.dead is None for session in self._link.members)
+        return f"<Pool, isolation {self.isolation}, {sessions} sessions>"
 
     def _live_link(self) -> Link:
         self._link.check_owner()  # first: a thread may have held the lock when this process was forked

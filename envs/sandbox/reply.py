@@ -98,8 +98,10 @@ def read_reply(data: bytes | bytearray, expected: str, limit: int) -> Reply | No
             raise ReplyError(f"{name} is a {type(body[name]).__name__}")
     if body.pop("id") != expected:
         raise ReplyError("the id of another request")
-    if body["status"] not in STATUSES or not 0 <= body["dropped"] < 1 << 62 or abs(body["exit_code"]) >= 1 << 62:
+    if body["status"] not in STATUSES or not 0 <= body["dropped"] < 1 << 62 or not 0 <= body["exit_code"] <= 0xFF:
         raise ReplyError("a field out of range")
+    if body["status"] == "ok" and (body["type"] or body["message"] or body["traceback"]):
+        raise ReplyError("an error beside success")
     return Reply(**body)
 
 

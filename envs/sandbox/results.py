@@ -54,12 +54,12 @@ class Result:
         output: What the code wrote to stdout and stderr, in order, then the repr of a final expression. The middle
             of a long text is missing; the text says how much.
         dropped: Characters missing in ``output``.
-        error_type: Name of the exception's class; for code that was not run ``"unsupported_magic"`` or
-            ``"invalid_source"``.
+        error_type: Name of the exception's class; if ``refused``, ``"unsupported_magic"`` or ``"invalid_source"``.
         message: What was wrong, in a sentence.
         traceback: The traceback, of the caller's own lines only.
         exit_code: Status the code or its process exited with.
         signal: Number of the signal that ended the process.
+        refused: Whether the code was not run, for what it is.
         state_lost: Whether the session is over, with every name in it.
         isolation: What kept the code from the host: ``"namespaces"``, ``"landlock"`` or ``"none"``.
         seconds: Time the call took.
@@ -74,6 +74,7 @@ class Result:
     traceback: str = ""
     exit_code: int | None = None
     signal: int | None = None
+    refused: bool = False
     state_lost: bool = False
     isolation: str = "none"
     seconds: float = 0.0

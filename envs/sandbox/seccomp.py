@@ -5,8 +5,9 @@ What a call is allowed for:
 * computing, reading and writing through descriptors, and opening files: mounts and Landlock decide which ones;
 * asking about a path (``stat`` and its kin) only where every path is the jail's own: Landlock does not cover it;
 * changing a file's mode, owner, times or attributes never: Landlock does not cover that either;
-* nothing that makes a process, a thread, a socket, a timer or anonymous shared memory, nothing that runs code after
-  a call, and nothing that two workers could use on a file they both read (locks, leases, shared futexes).
+* nothing that makes a process, a thread, a socket, a timer or memory that another process could open, nothing that
+  runs code after a call, and nothing that two workers could use on a file they both read (locks, leases, shared
+  futexes).
 
 Comparing arguments. An argument comes in a 64-bit register, and the caller chooses all of it. Where the kernel
 declares an ``int`` (flags, commands, signals, process ids) it drops the high half, so a rule looks at the low half
@@ -57,7 +58,7 @@ _RECENT = 424
 _ALLOWED = """
 read write readv writev pread64 pwrite64 lseek close close_range dup dup2 dup3 poll ppoll select pselect6
 fstat fstatfs ftruncate getdents64 getcwd fchdir umask mkdir mkdirat rmdir unlink unlinkat rename renameat
-mmap munmap mprotect mremap brk madvise
+mmap munmap mprotect mremap brk
 rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause restart_syscall
 nanosleep gettimeofday time times getrusage getrlimit
 getpid gettid getppid getuid geteuid getgid getegid getgroups getresuid getresgid getpgrp
@@ -82,6 +83,8 @@ _FCNTL = (0, 1, 2, 3, _F_SETFL, 1030)  # F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL
 _IOCTL = (0x5421, 0x541B, 0x5450, 0x5451)  # FIONBIO FIONREAD FIONCLEX FIOCLEX
 # FUTEX_WAIT, _WAKE, _WAIT_BITSET, _WAKE_BITSET, private to the process; the third also by the clock on the wall.
 _FUTEX = (0x80, 0x81, 0x89, 0x8A, 0x189)
+# MADV_NORMAL _RANDOM _SEQUENTIAL _WILLNEED _DONTNEED _FREE _HUGEPAGE _NOHUGEPAGE; none that reaches what is shared.
+_MADVISE = (0, 1, 2, 3, 4, 8, 14, 15)
 _PRCTL = (15, 16)  # PR_SET_NAME PR_GET_NAME
 _FIRST_UNKNOWN_CLOCK = 16  # from here on, and below zero: the clocks of other processes and of devices
 
@@ -156,6 +159,7 @@ def _rules(pid: int, paths: bool) -> dict[str, bytes]:
     rules["open"] = _without(1, _O_PATH) + _without(2, _SETUID_SETGID) + _PASS
     rules["openat"] = _without(2, _O_PATH) + _without(3, _SETUID_SETGID) + _PASS
     rules["creat"] = _without(1, _SETUID_SETGID) + _PASS
+    rules["madvise"] = _one_of(2, *_MADVISE, refusal=_refuse(errno.EINVAL)) + _PASS
     rules["pipe"] = _PASS
     rules["pipe2"] = _without(1, ~(_O_CLOEXEC | _O_NONBLOCK) & 0xFFFFFFFF) + _PASS
     rules["fcntl"] = _one_of(1, *_FCNTL) + _if(1, _F_SETFL, _without(2, _O_ASYNC | _O_DIRECT)) + _PASS

@@ -1,7 +1,7 @@
 """A session as the host sees it: calls go in, typed results come out, and nothing in between is believed.
 
 The host watches three things of its own: the reply channel, the output pipe and the worker's CPU clock. Whatever fault
-it decides ends the session, so no code runs on after its call.
+it decides ends the session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from trajgym.envs.sandbox.call import Call
+from trajgym.envs.sandbox.call import Call, check_code
 from trajgym.envs.sandbox.limits import MEBIBYTE, Limits
 from trajgym.envs.sandbox.link import Link
 from trajgym.envs.sandbox.reply import HELLO, frame
@@ -117,9 +117,11 @@ class Session:
             code: Python source.
 
         Raises:
+            ConfigError: ``code`` is no text.
             PoolClosed: In a process forked from the one that opened the pool.
             RuntimeError: Another call of this session is running.
         """
+        check_code(code)
         with self.claim():
             call = Call(self, code)
             try:
@@ -138,6 +140,7 @@ class Session:
         Args:
             code: Python source.
         """
+        check_code(code)
         with self.claim():
             call = Call(self, code)
             try:
@@ -168,10 +171,10 @@ class Session:
             try:
                 if self.output >= 0:
                     if self._folder is not None:  # until it has ended, it may put more into it
-                        self.link.exit_status(self.number, self.pidfd, _END_SECONDS)
+                        self.link.end_of(self.number, self.pidfd, _END_SECONDS)
                     self.link.forget(self.number)
                     self.abandon()
-                    _remove(self._folder)
+                    _remove_later(self._folder)
             finally:
                 self._busy.release()
 
@@ -215,7 +218,11 @@ class Session:
 
     def __del__(self) -> None:
         if getattr(self, "dead", "") is None:
-            self.close()
+            # Nothing that waits: this may run in the middle of whatever else this thread does.
+            self.end("it was dropped")
+            self.link.forget(self.number)
+            self.abandon()
+            _remove_later(self._folder)
 
     def __repr__(self) -> str:
         state = f"ended: {self.dead}" if self.dead else "open"
@@ -245,6 +252,8 @@ def drive(pairs: Sequence[tuple[Session, str]]) -> list[Result]:
     Returns:
         One result per pair, in order.
     """
+    for _, code in pairs:
+        check_code(code)
     claims: list[_Claim] = []
     calls: list[Call] = []
     try:
@@ -288,6 +297,12 @@ def _dismiss(link: Link, worker: tuple[int, int]) -> None:
 def _pid_of(pidfd: int) -> int:
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         return int(next(line for line in file if line.startswith("Pid:")).split()[1])
+
+
+def _remove_later(folder: str | None) -> None:
+    """Remove a folder in a thread of its own: a program can put so much into it that it takes minutes."""
+    if folder is not None:
+        threading.Thread(target=_remove, args=(folder,), name="trajgym-scratch", daemon=True).start()
 
 
 def _remove(folder: str | None) -> None:

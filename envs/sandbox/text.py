@@ -1,4 +1,4 @@
-r"""Output as clean text: valid, printable, of bounded length. Used on both sides of the wall.
+r"""Output as clean text: valid, without control characters, of bounded length. Used on both sides of the wall.
 
 >>> clean("a\x00b\ud800 \x1b[31mred\x1b[0m\r\nend")
 'a\\x00b\\ud800 red\nend'

@@ -34,22 +34,24 @@ _NO_LANDLOCK = (
 _NO_MACHINE = "use x86-64 or aarch64 Linux with a 64-bit Python (on Windows: WSL 2; on a Mac: a Linux container)"
 
 
-def candidates(isolation: str | None, min_isolation: str, *, allow_unsafe: bool) -> tuple[str, ...]:
+def candidates(isolation: str | None, min_isolation: str | None, *, allow_unsafe: bool) -> tuple[str, ...]:
     """Return the tiers to try, in order.
 
     Args:
         isolation: The one to use, or ``None`` for the strongest that works.
-        min_isolation: The weakest that will do.
+        min_isolation: The weakest that will do; by default ``"landlock"``, unless ``isolation`` is ``"none"``.
         allow_unsafe: The first of the two switches that ``"none"`` needs.
 
     Raises:
-        ConfigError: For an unknown tier, or ``"none"`` without both switches.
+        ConfigError: For an unknown tier, two that exclude each other, or ``"none"`` without both switches.
     """
+    if min_isolation is None:
+        min_isolation = "none" if isolation == "none" else "landlock"
     for name, tier in (("isolation", isolation), ("min_isolation", min_isolation)):
         if tier not in TIERS and not (name == "isolation" and tier is None):
             raise UnknownNameError(name, tier, TIERS)
     chosen: tuple[str, ...] = TIERS[: TIERS.index(min_isolation) + 1] if isolation is None else (isolation,)
-    if isolation is not None and isolation != "none" and TIERS.index(isolation) > TIERS.index(min_isolation):
+    if isolation is not None and TIERS.index(isolation) > TIERS.index(min_isolation):
         raise ConfigError(f"isolation={isolation!r} is weaker than min_isolation={min_isolation!r}.")
     if "none" in chosen and not (allow_unsafe and os.environ.get(UNSAFE_SWITCH) == "1"):
         raise ConfigError(

@@ -185,9 +185,9 @@ class Zygote:
     def _reap(self, pidfd: int) -> None:
         number, pid = self._workers.pop(pidfd)
         self._poller.unregister(pidfd)
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
         os.close(pidfd)
-        self._post({"event": "exit", "number": number, "status": status})
+        self._post({"event": "exit", "number": number, "status": status, "cpu": used.ru_utime + used.ru_stime})
 
     def _post(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         """Send, or keep for later: waiting for a host that waits for us would be the end of both."""

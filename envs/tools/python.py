@@ -26,7 +26,6 @@ _KINDS = {
     Kind.PROTOCOL_VIOLATION: "protocol_violation",
     Kind.BACKGROUND_ACTIVITY: "background_activity",
 }
-_NOT_RUN = ("unsupported_magic", "invalid_source")
 _MAX_TEXT = 10_000  # characters; ToolSessions would cut a longer one once more, and miscount
 _LOST = "The interpreter was restarted: variables, functions and imports of earlier calls are gone."
 
@@ -71,7 +70,7 @@ class PythonTool:
         text = result.text_within(_MAX_TEXT - len(note)).rstrip("\n") + note
         if result.ok:
             return text or "(no output)"
-        kind = result.error_type if result.error_type in _NOT_RUN else _KINDS[result.kind]
+        kind = result.error_type if result.refused else _KINDS[result.kind]
         raise ToolFailure(kind, text)
 
     def close(self) -> None:
@@ -89,7 +88,7 @@ def python_tool(
     stateless: bool = False,
     packages: Iterable[str] = ("numpy", "mpmath", "sympy"),
     isolation: str | None = None,
-    min_isolation: str = "landlock",
+    min_isolation: str | None = None,
     allow_unsafe: bool = False,
 ) -> Tool:
     """Make a ``python`` tool with options of its own, to pass as ``tools=(python_tool(...),)``.

@@ -127,3 +127,11 @@ def test_a_right_answer_is_never_worth_less_than_a_wrong_one(text: str, target: 
 def test_wrong_options_are_named(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_task_can_ask_for_an_expression() -> None:
+    task = Task("d", "Differentiate x^2 + x.", "2x + 1", metadata={"answer_kind": "expression"})
+    assert accuracy(said(r"So f'(x) is \boxed{1 + 2x}"), task, []) == 1.0
+    assert accuracy(said(r"\boxed{2x}"), task, []) == 0.0
+    with pytest.raises(RewardError, match="cannot compare"):
+        accuracy(said("#### 1"), Task("d", "?", "2x + ", metadata={"answer_kind": "expression"}), [])

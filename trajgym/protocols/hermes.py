@@ -120,4 +120,3 @@ def _broken(text: str, start: int, found: Json) -> tuple[CallError, int]:
             return found.error, border.end()
         stop = border.end() if border else len(text)
     return why_broken(text, inside, stop, found.error), stop
-

@@ -57,10 +57,10 @@ def cells(attack: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attack(machine: Any, attack: dict[str, Any]) -> None:
+def test_attack(host: Any, attack: dict[str, Any]) -> None:
     if attack["machine"] != platform.machine():
         pytest.skip(f"for {attack['machine']} alone")
-    seen = machine.ask("attack", cells=cells(attack), scratch=True)
+    seen = host.ask("attack", cells=cells(attack), scratch=True)
     *before, last = seen["results"]
     assert last["kind"] in attack["allowed"], last
     if "shows" in attack and last["kind"] == "Ok":

@@ -22,12 +22,12 @@ def case_rows() -> list[Any]:
 
 @pytest.mark.cases
 @pytest.mark.parametrize("row", case_rows())
-def test_case(machine: Any, row: dict[str, Any]) -> None:
-    seen = machine.ask("attack", cells=[("only", row["code"])], scratch=False)
+def test_case(host: Any, row: dict[str, Any]) -> None:
+    seen = host.ask("attack", cells=[("only", row["code"])], scratch=False)
     (result,) = seen["results"]
     assert result["kind"] in row["allowed"], result
     assert "LEAK" not in result["output"]
-    assert result["isolation"] == machine.tier
+    assert result["isolation"] == host.tier
     # Either the session goes on as if nothing had been, or it is over; and nothing else was touched.
     following = seen["next"]
     assert (following["kind"], following["output"]) == ("Ok", "2") or following["kind"] == "SessionDead", following

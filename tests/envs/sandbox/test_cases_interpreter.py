@@ -25,8 +25,8 @@ def case_rows() -> list[Any]:
 
 @pytest.mark.cases
 @pytest.mark.parametrize("row", case_rows())
-def test_case(machine: Any, row: dict[str, Any]) -> None:
-    got = machine.ask("interpret", calls=row["calls"], needs=row.get("needs", []))
+def test_case(host: Any, row: dict[str, Any]) -> None:
+    got = host.ask("interpret", calls=row["calls"], needs=row.get("needs", []))
     if "missing" in got:
         pytest.skip(f"needs {', '.join(got['missing'])}")
     if got["kind"] is None:
