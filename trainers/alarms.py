@@ -49,7 +49,7 @@ class Alarms:
     >>> for share in (0.02, 0.02, 0.02, 0.3, 0.3):
     ...     told = alarms.check({"update": 1, "tool_error_share": share})
     >>> told
-    ['21% of calls ended in a tool's error. Look at the observations in trajectories/.']
+    ["21% of calls ended in a tool's error. Look at the observations in trajectories/."]
     """
 
     def __init__(self, history: Iterable[Mapping[str, Any]] = ()) -> None:

@@ -94,8 +94,8 @@ class Pool:
             seed = operator.index(seed)
         except TypeError:
             raise ConfigError(f"seed must be a whole number, got {seed!r}.") from None
-        if seed.bit_length() > 128:
-            raise ConfigError(f"seed must have at most 128 bits, got one of {seed.bit_length():,}.")
+        if seed.bit_length() > 256:
+            raise ConfigError(f"seed must have at most 256 bits, got one of {seed.bit_length():,}.")
         limits = limits or self.limits
         folder = self._scratch_folder(link, limits)
         return Session.open(link, self.isolation, limits, seed, folder)

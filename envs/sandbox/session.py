@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import math
 import os
 import select
@@ -30,6 +31,7 @@ __all__ = ["Session", "drive"]
 
 _HELLO_SECONDS = 20.0
 _END_SECONDS = 1.0
+_MANY_FILES = 100
 _DEFAULT_SCRATCH = 16 * MEBIBYTE
 
 
@@ -174,7 +176,7 @@ class Session:
                         self.link.end_of(self.number, self.pidfd, _END_SECONDS)
                     self.link.forget(self.number)
                     self.abandon()
-                    _remove_later(self._folder)
+                    _remove_soon(self._folder)
             finally:
                 self._busy.release()
 
@@ -222,7 +224,8 @@ class Session:
             self.end("it was dropped")
             self.link.forget(self.number)
             self.abandon()
-            _remove_later(self._folder)
+            if self._folder is not None and _holds_little(self._folder):  # else it goes with the pool's
+                _remove(self._folder)
 
     def __repr__(self) -> str:
         state = f"ended: {self.dead}" if self.dead else "open"
@@ -299,10 +302,22 @@ def _pid_of(pidfd: int) -> int:
         return int(next(line for line in file if line.startswith("Pid:")).split()[1])
 
 
-def _remove_later(folder: str | None) -> None:
-    """Remove a folder in a thread of its own: a program can put so much into it that it takes minutes."""
-    if folder is not None:
-        threading.Thread(target=_remove, args=(folder,), name="trajgym-scratch", daemon=True).start()
+def _remove_soon(folder: str | None) -> None:
+    """Remove a folder; if there is much in it, in a thread of its own: a program can make that take minutes."""
+    if folder is None or _holds_little(folder):
+        _remove(folder)
+    else:
+        threading.Thread(target=_remove, args=(folder,), name="trajgym-scratch").start()
+
+
+def _holds_little(folder: str) -> bool:
+    """Whether a folder holds a few files, and no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            few = [entry.is_dir(follow_symlinks=False) for entry in itertools.islice(entries, _MANY_FILES)]
+    except OSError:
+        return False
+    return not any(few) and len(few) < _MANY_FILES
 
 
 def _remove(folder: str | None) -> None:

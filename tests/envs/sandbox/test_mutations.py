@@ -63,7 +63,7 @@ PROBES = [
     ("makes shared memory", "libc.shmget(0, 4096, 0o1600) == -1", "seccomp", "seccomp"),
     (
         "changes its limits",
-        "refused(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)))",
+        "refused(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20)))",
         "seccomp",
         "seccomp",
     ),
