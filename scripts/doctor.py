@@ -86,7 +86,15 @@ def _try(tier: str) -> dict[str, Any]:
             opened = time.perf_counter() - began
             seconds = statistics.median(session.call("1 + 1").seconds for _ in range(_CALLS))
         layers = sorted(pool.layers)
-    return {"works": True, "layers": layers, "start_s": start, "open_s": opened, "call_s": seconds}
+        inside = "inside" if "namespaces" in layers else "of this machine"
+    return {
+        "works": True,
+        "layers": layers,
+        "user": f"uid {pool.uid} {inside}",
+        "start_s": start,
+        "open_s": opened,
+        "call_s": seconds,
+    }
 
 
 def _reason(message: str, tier: str) -> str:
@@ -108,7 +116,9 @@ def _tier_table(tiers: dict[str, dict[str, Any]]) -> Table:
         if found["works"]:
             start, opened, call = found["start_s"], 1e3 * found["open_s"], 1e6 * found["call_s"]
             speed = f"start {start:.1f} s, session {opened:.1f} ms, call {call:.0f} µs"
-            table.add_row(tier, "yes", f"{_HOLDS[tier]}\nlayers: {', '.join(found['layers'])}\n{speed}")
+            table.add_row(
+                tier, "yes", f"{_HOLDS[tier]}\nlayers: {', '.join(found['layers'])}\nruns as {found['user']}; {speed}"
+            )
         else:
             table.add_row(tier, "no", found["reason"])
     return table

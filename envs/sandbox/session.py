@@ -185,10 +185,12 @@ class Session:
         self.dead = self.dead or "it belongs to the process that this one was forked from"
         if self.output < 0:
             return
-        self.control.close()
-        os.close(self.output)
-        os.close(self.pidfd)
+        held = self.output, self.pidfd
         self.output = self.pidfd = -1
+        self.control.close()
+        for descriptor in held:
+            with contextlib.suppress(OSError):  # a fork may find another thread half-way through this
+                os.close(descriptor)
 
     def claim(self) -> _Claim:
         """Take the session for one call."""
