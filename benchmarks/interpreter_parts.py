@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +36,7 @@ FEW, MANY = 32, 256  # sessions
 PROCESSES = 2  # subprocesses that run at a time, where calls per second are compared
 BURST = 20  # calls
 BATCH = 8  # subprocesses per round there
+SESSIONS = 24  # of each kind, where isolation is switched off
 WAYS = ("pool.run", "asyncio")  # to call many sessions at once
 MEGABYTE = 1e6
 
@@ -97,9 +100,11 @@ def throughput(figures: Figures, rounds: int, baseline: Subprocess, pool: Pool) 
     """Count calls per second of few and of many sessions at once, and weigh the many."""
     few = _rates(figures, rounds, baseline, pool, FEW, least=2000)
     for way in WAYS:
-        against = few["subprocess"], few[way]
-        ratio = estimate(lambda s, t: (FEW / median(t)) / (BATCH / median(s)), *against)
-        figures.lines.append(Line(f"{FEW} sessions, {way}", "×", ratio, least=50))
+        for processes, least in ((1, 50.0), (PROCESSES, -math.inf)):
+            against = few[_beside(processes)], few[way]
+            ratio = estimate(lambda s, t: (FEW / median(t)) / (BATCH / median(s)), *against)
+            beside = "" if processes == 1 else f", beside {processes} processes at a time"
+            figures.lines.append(Line(f"{FEW} sessions, {way}{beside}", "×", ratio, least=least))
     _rates(figures, rounds, baseline, pool, MANY, least=1000)
 
 
@@ -112,6 +117,11 @@ def _rates(
         sessions = [stack.enter_context(pool.open(seed)) for seed in range(count)]
         runner = stack.enter_context(asyncio.Runner())
         threads = stack.enter_context(ThreadPoolExecutor(PROCESSES))
+
+        def one_by_one() -> float:
+            start = time.perf_counter()
+            outputs = [baseline.call(PROGRAM)[0] for _ in range(BATCH)]
+            return _checked(outputs, time.perf_counter() - start)
 
         def subprocesses() -> float:
             start = time.perf_counter()
@@ -128,7 +138,8 @@ def _rates(
             results = runner.run(_gather(sessions))
             return _checked([result.text for result in results], time.perf_counter() - start)
 
-        seconds = interleave({"subprocess": subprocesses, **dict(zip(WAYS, (pool_run, gather), strict=True))}, rounds)
+        baselines = {_beside(1): one_by_one, _beside(PROCESSES): subprocesses}
+        seconds = interleave({**baselines, **dict(zip(WAYS, (pool_run, gather), strict=True))}, rounds)
         figures.seconds[f"{count} sessions"] = seconds
         for way in WAYS:
             rate = estimate(lambda s: count / median(s), seconds[way])
@@ -136,6 +147,10 @@ def _rates(
         if count == MANY:
             figures.lines.append(_memory(count, descendants(os.getpid()) - before))
     return seconds
+
+
+def _beside(processes: int) -> str:
+    return f"subprocess, {processes} at a time"
 
 
 async def _gather(sessions: Sequence[Session]) -> list[Result]:
@@ -162,13 +177,14 @@ def _memory(sessions: int, processes: set[int]) -> Line:
 
 
 def layers(figures: Figures, rounds: int, pool: Pool) -> None:
-    """Time calls one right after the other, in a session that is isolated and in one that is not."""
+    """Time calls one right after the other, in sessions that are isolated and in others that are not."""
     with _unsafe_pool() as bare:
+        # Several sessions of each, in turn: two of one kind can differ by more than the two kinds do.
         contenders = {
-            "isolated": timed(Sandbox("isolated", pool).call),
-            "bare": timed(Sandbox("bare", bare).call),
+            name: itertools.cycle([timed(Sandbox(name, kind).call) for _ in range(SESSIONS)])
+            for name, kind in (("isolated", pool), ("bare", bare))
         }
-        seconds = interleave(contenders, rounds)
+        seconds = interleave({name: lambda turn=turn: next(turn)() for name, turn in contenders.items()}, rounds)  # type: ignore[misc]
     figures.seconds["layers"] = seconds
     percent = estimate(lambda s, t: 100 * (median(s) / median(t) - 1), seconds["isolated"], seconds["bare"])
     figures.lines += [
