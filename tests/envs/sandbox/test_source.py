@@ -213,10 +213,13 @@ class TestAnyText:
     def test_time_is_linear(self, unit: str) -> None:
         def took(size: int) -> float:
             text = "= " + unit * (size // len(unit)) + "\n="
-            start = time.process_time()
-            with contextlib.suppress(Refused):
-                prepare(text)
-            return time.process_time() - start
+            seconds = []
+            for _ in range(3):  # the best of them: the machine may be busy with something else
+                start = time.process_time()
+                with contextlib.suppress(Refused):
+                    prepare(text)
+                seconds.append(time.process_time() - start)
+            return min(seconds)
 
         # Ten times the length took a hundred times as long if anything was quadratic.
-        assert took(300_000) < 60 * max(took(30_000), 0.02)
+        assert took(300_000) < 40 * max(took(30_000), 0.01)
