@@ -6,10 +6,11 @@ calls, and the rubric pays each step. A turn without a call is the final answer.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable, Mapping
 from types import NoneType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 
@@ -25,6 +26,9 @@ from trajgym.types import Action, CallError, Message, Observation, Step, StopRea
 __all__ = ["ToolEnv"]
 
 INSTRUCTION_STYLES = ("schema", "signature", "none")
+
+# What a clone shares with its original, since nobody changes it.
+_SHARED = ("tasks", "rubric", "protocol", "spec", "_task", "_prompt")
 
 
 class ToolEnv(gymnasium.Env[str, str]):
@@ -186,6 +190,45 @@ class ToolEnv(gymnasium.Env[str, str]):
         return self._conclude(action, _step(Action(action), stop=reason))
 
     @property
+    def can_clone(self) -> bool:
+        """Whether :meth:`clone` works in every state; where not, it may still work before a tool's first call."""
+        return all(tool.can_clone and not self._is_own(tool) for tool in self.tools.values())
+
+    def clone(self) -> Self:
+        """Return an independent environment in exactly the same state, in the middle of an episode or outside one.
+
+        From then on the same actions give both the same observations, rewards and information, and neither notices
+        the other. Task source, rubric and protocol are shared; attributes that a subclass adds are copied deeply, as
+        :func:`copy.deepcopy` does, which calls this. Of a wrapped environment ``env.unwrapped.clone()`` is the inside
+        alone; :func:`trajgym.rollout_states.clone_env` keeps the wrappers.
+
+        Raises:
+            ConfigError: A tool has a state that cannot be cloned, or an attribute cannot be copied.
+            EnvironmentFault: A tool failed to clone itself.
+        """
+        for tool in self.tools.values():
+            if self._is_own(tool):
+                raise ConfigError(
+                    f"Tool {tool.name!r} is a method of the environment and would go on acting on the original. Make "
+                    "it a class that holds its own state and has a clone()."
+                )
+        twin = object.__new__(type(self))
+        shared = [self.__dict__.get(name) for name in _SHARED]
+        memo = {id(part): part for part in (*shared, *self._steps)} | {id(self): twin}
+        for name, value in self.__dict__.items():
+            try:
+                twin.__dict__[name] = copy.deepcopy(value, memo)
+            except TypeError as error:
+                raise ConfigError(
+                    f"{type(self).__name__} cannot be cloned: its attribute {name!r} cannot be copied ({error}). Give "
+                    "the class a clone() that takes care of it."
+                ) from error
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The state: the dialogue so far."""
         out = list(self._prompt)
@@ -214,6 +257,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         """End the episode and its tools; may be called again."""
         self._close_sessions()
         self._task = None
+
+    def _is_own(self, tool: Tool) -> bool:
+        return getattr(tool.target, "__self__", None) is self
 
     def _check_turn(self, action: str) -> None:
         if self._task is None:

@@ -95,9 +95,27 @@ class Policy(abc.ABC):
             seed: Seeds all randomness of the policy in this episode.
         """
 
+    def resume(
+        self, episode: int, messages: Sequence[Message], tokens: Sequence[int], *, task: Task, seed: int
+    ) -> None:
+        """Begin an episode in the middle of a dialogue and ask for its next turn, drawn anew.
+
+        Args:
+            episode: As for :meth:`start`.
+            messages: The dialogue so far.
+            tokens: What :meth:`context` told of it; a policy without tokens does not look at them.
+            task: As for :meth:`start`.
+            seed: As for :meth:`start`.
+        """
+        self.start(episode, messages, task=task, seed=seed)
+
     @abc.abstractmethod
     def observe(self, episode: int, messages: Sequence[Message]) -> None:
         """Append what the environment answered and ask for the next turn."""
+
+    def context(self, episode: int) -> tuple[int, ...]:
+        """Return the tokens before the turn that was asked for last; none for policies without tokens."""
+        return ()
 
     @abc.abstractmethod
     def poll(self) -> list[tuple[int, Action]]:

@@ -44,6 +44,7 @@ class _Row:
 class _Episode:
     seed: int
     messages: list[Message]
+    context: list[int] = field(default_factory=list)  # of the turn asked for last, also where it leaves no room
     rows: list[_Row] = field(default_factory=list)
     turn: int = 0
     stream: int | None = None  # its open stream in the sampler
@@ -115,11 +116,27 @@ class LLMPolicy(Policy):
             EpisodeError: When the number is taken or every slot of the sampler is.
             TemplateError: When the chat template refuses the prompt.
         """
-        if episode in self._episodes:
-            raise EpisodeError(f"Episode {episode} is live already. Finish it first, or choose another number.")
-        entry = _Episode(seed, list(messages))
-        self._begin_row(episode, entry)
-        self._episodes[episode] = entry
+        self._begin(episode, messages, self.renderer.prompt(messages), seed)
+
+    def resume(
+        self, episode: int, messages: Sequence[Message], tokens: Sequence[int], *, task: Task, seed: int
+    ) -> None:
+        """Begin an episode in the middle of a dialogue, in the very tokens in which it was held so far.
+
+        In the rows of such an episode these tokens are context: they carry mask 0, and turns count from 0 after them.
+
+        Args:
+            episode: The caller's number for it, unused by any live episode.
+            messages: The dialogue so far.
+            tokens: From :meth:`context`; rendered from the messages when empty, as for a dialogue without a model.
+            task: Not looked at.
+            seed: Seeds the draws from here on.
+
+        Raises:
+            EpisodeError: When the number is taken or every slot of the sampler is.
+            TemplateError: When the chat template refuses the messages.
+        """
+        self._begin(episode, messages, list(tokens) or self.renderer.prompt(messages), seed)
 
     def observe(self, episode: int, messages: Sequence[Message]) -> None:
         """Append what the environment answered and ask for the next turn.
@@ -136,15 +153,24 @@ class LLMPolicy(Policy):
         entry.waits = True
         if not self.renderer.append_only:
             self._release(entry)
-            self._begin_row(episode, entry)
+            self._begin_row(episode, entry, self.renderer.prompt(entry.messages))
             return
         row = entry.rows[-1]
         ids = self.renderer.bridge(messages, ended=row.ids[-1] == self.renderer.end_id)
-        if self._room(episode, len(row.ids) + len(ids)):
+        entry.context = [*row.ids, *ids]
+        if self._room(episode, len(entry.context)):
             assert entry.stream is not None
             row.given(ids)
             self.sampler.extend(entry.stream, ids)
             self._generate(entry)
+
+    def context(self, episode: int) -> tuple[int, ...]:
+        """Return the tokens before the turn that was asked for last, where :meth:`resume` can go on.
+
+        Raises:
+            EpisodeError: When there is no such episode.
+        """
+        return tuple(self._find(episode).context)
 
     def poll(self) -> list[tuple[int, Action]]:
         """Sample a token in every waiting turn; return the turns that are ready."""
@@ -230,8 +256,15 @@ class LLMPolicy(Policy):
                     f"as {back!r}. Choose another protocol or another model."
                 )
 
-    def _begin_row(self, episode: int, entry: _Episode) -> None:
-        ids = self.renderer.prompt(entry.messages)
+    def _begin(self, episode: int, messages: Sequence[Message], ids: list[int], seed: int) -> None:
+        if episode in self._episodes:
+            raise EpisodeError(f"Episode {episode} is live already. Finish it first, or choose another number.")
+        entry = _Episode(seed, list(messages))
+        self._begin_row(episode, entry, ids)
+        self._episodes[episode] = entry
+
+    def _begin_row(self, episode: int, entry: _Episode, ids: list[int]) -> None:
+        entry.context = ids
         if self._room(episode, len(ids)):
             # A stream of its own for each turn must not repeat the draws of the turn before.
             entry.stream = self.sampler.open(ids, seed=entry.seed + (entry.turn << 40))

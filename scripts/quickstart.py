@@ -60,8 +60,7 @@ def main(args: Sequence[str]) -> int:
 
 def measure(model: str, config: GRPOConfig, problems: int) -> Evaluation:
     """Evaluate a model on held-out problems of the recipe's difficulties, sampling as in training."""
-    from trajgym.trainers.grpo import make_policy
-    from trajgym.trainers.models import load_model, pick_device
+    from trajgym.trainers.models import load_model, make_policy, pick_device
 
     weights, tokenizer = load_model(model, dtype=config.dtype, device=pick_device(config.device))
     tasks = held_out(problems, config.env_kwargs.get("difficulty", (1, 4)))

@@ -32,6 +32,8 @@ ENTRY_OF = {
     "registry": "foundation",
     "protocols": "foundation",
     "rollout": "rollout",
+    "rollout_replies": "rollout",
+    "rollout_states": "rollout",
     "scripts": "commands",
     "cli": "commands",
 }

@@ -6,35 +6,61 @@ micro-batches does not depend on how they are cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trajgym.errors import ConfigError
+from trajgym.errors import ConfigError, RewardError, TrainingError, UnknownNameError
 from trajgym.types import TokenStream, Trajectory
 
-__all__ = ["Batch", "MicroBatch", "make_batch", "normalizer_value"]
+__all__ = ["NORMALIZERS", "Batch", "Counts", "MicroBatch", "make_batch", "normalizer_from", "normalizer_value"]
+
+NORMALIZERS = ("constant", "token", "turn", "sequence")
+
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """Some rows, padded on the right.
 
-    Shapes: ``ids`` (B, L); ``policy`` (B, L − 1), true at position p where token p + 1 was sampled by the policy;
-    ``advantages`` and ``sampler_logp`` (N,), one entry per true position, row by row.
+    Args:
+        ids: Token ids. Shape: (B, L).
+        policy: True at position p where token p + 1 was sampled by the policy. Shape: (B, L − 1). All fields below have
+            one entry per true position, row by row.
+        advantages: Advantage times ``row_weights``. Shape: (N,).
+        sampler_logp: What the sampler said of the token, in nats. Shape: (N,).
+        row_weights: Weight of the token's trajectory, for terms other than the advantage. Shape: (N,).
+        turns: Number of the token's turn within this micro-batch, from 0; no two trajectories share one. Shape: (N,).
+        trajectories: Number of the token's trajectory within this micro-batch, from 0. Shape: (N,).
+        places: Of each token, the index of its trajectory among those the batch was made from, and its turn there.
     """
 
     ids: Tensor
     policy: Tensor
     advantages: Tensor
     sampler_logp: Tensor
+    row_weights: Tensor
+    turns: Tensor
+    trajectories: Tensor
+    places: tuple[tuple[int, int], ...]
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on ``device``."""
         return MicroBatch(
-            self.ids.to(device), self.policy.to(device), self.advantages.to(device), self.sampler_logp.to(device)
+            ids=self.ids.to(device),
+            policy=self.policy.to(device),
+            advantages=self.advantages.to(device),
+            sampler_logp=self.sampler_logp.to(device),
+            row_weights=self.row_weights.to(device),
+            turns=self.turns.to(device),
+            trajectories=self.trajectories.to(device),
+            places=self.places,
         )
 
 
@@ -55,85 +81,219 @@ class Batch:
     padded_tokens: int
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What Z is computed from. Counts of micro-batches and of ranks add up.
+
+    Args:
+        trajectories: Number of trajectories.
+        turns: Their turns.
+        tokens: The tokens the policy sampled in them.
+    """
+
+    trajectories: int = 0
+    turns: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory]) -> Counts:
+        """Count these trajectories."""
+        return cls(len(trajectories), sum(len(t.steps) for t in trajectories), sum(map(_sampled, trajectories)))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.trajectories + other.trajectories, self.turns + other.turns, self.tokens + other.tokens)
+
+
+def normalizer_from(kind: str, counts: Counts, *, constant: int) -> float:
+    """Return Z of an optimiser step.
+
+    Args:
+        kind: ``"constant"``, number of trajectories × ``constant``, which no action of the policy can change;
+            ``"token"`` and ``"turn"``, number of sampled tokens or turns; ``"sequence"``, number of trajectories, each
+            of which is to be averaged over its tokens (the original GRPO).
+        counts: Of all valid trajectories of the step, on all ranks, those without a signal included.
+        constant: Tokens that a trajectory counts as, at least 1.
+
+    Raises:
+        UnknownNameError: For another kind.
+        ConfigError: When ``constant`` is below 1.
+
+    Source: constant, Dr. GRPO, arXiv 2503.20783; token, DAPO, arXiv 2503.14476; sequence, GRPO, arXiv 2402.03300.
+
+    >>> ranks = Counts(trajectories=2, turns=3, tokens=40) + Counts(trajectories=1, turns=5, tokens=8)
+    >>> [normalizer_from(kind, ranks, constant=20) for kind in NORMALIZERS]
+    [60.0, 48.0, 8.0, 3.0]
+    """
+    if constant < 1:
+        raise ConfigError(f"The constant of the normalizer must be at least 1 token per trajectory, got {constant!r}.")
+    if kind not in NORMALIZERS:
+        raise UnknownNameError("normalizer", kind, NORMALIZERS)
+    sizes = {
+        "constant": counts.trajectories * constant,
+        "token": counts.tokens,
+        "turn": counts.turns,
+        "sequence": counts.trajectories,
+    }
+    return float(max(1, sizes[kind]))
+
+
+def normalizer_value(kind: str, trajectories: Sequence[Trajectory], *, constant: int) -> tuple[float, list[float]]:
+    """Return Z of these trajectories and the weight of each one's tokens.
+
+    Args:
+        kind: See :func:`normalizer_from`.
+        trajectories: All valid ones of the optimiser step, those without a signal included.
+        constant: Tokens that a trajectory counts as, at least 1.
+
+    Returns:
+        Z, and per trajectory 1, or for ``"sequence"`` one over its sampled tokens.
+    """
+    z = normalizer_from(kind, Counts.of(trajectories), constant=constant)
+    return z, [1.0 / max(1, _sampled(t)) if kind == "sequence" else 1.0 for t in trajectories]
+
+
 def make_batch(
     trajectories: Sequence[Trajectory],
-    advantages: Sequence[Sequence[float]],
+    advantages: Sequence[Sequence[float | Sequence[float]]],
     *,
     normalizer: float,
     pad_id: int,
     max_tokens: int,
     row_weights: Sequence[float] | None = None,
+    keep_together: bool = False,
 ) -> Batch:
     """Lay out trajectories for the loss.
 
     Args:
         trajectories: With token rows.
-        advantages: One per turn of each trajectory.
+        advantages: One per turn of each trajectory: a number, or one for each token the policy sampled in that turn.
         normalizer: Z, from :func:`normalizer_value`.
         pad_id: Token id to pad with; never attended to by a real token.
-        max_tokens: Most padded tokens of a micro-batch; one row may exceed it.
-        row_weights: Factor on each trajectory's advantages, for ``"sequence"`` normalisation.
+        max_tokens: Most padded tokens of a micro-batch; what cannot be divided may exceed it.
+        row_weights: Weight of each trajectory's tokens, from :func:`normalizer_value`.
+        keep_together: Put all rows of a trajectory into one micro-batch, as a ratio over whole trajectories needs.
 
     Raises:
         ConfigError: When a trajectory has no token rows (its policy has no tokens to train).
+        RewardError: When advantages are not finite or not as many as there are turns or tokens, naming which.
+        TrainingError: When a row is malformed: a turn in two rows, or a sampled token that belongs to no turn.
     """
-    rows: list[tuple[TokenStream, list[float]]] = []
-    for i, (trajectory, turns) in enumerate(zip(trajectories, advantages, strict=True)):
-        if not trajectory.rows:
-            raise ConfigError("A trajectory without token rows cannot be trained on; sample it with an LLM policy.")
-        factor = 1.0 if row_weights is None else row_weights[i]
-        rows += [(row, [factor * a for a in turns]) for row in trajectory.rows if any(row.mask)]
-    rows.sort(key=lambda item: len(item[0].ids))
-    micro, start = [], 0
-    for end in range(1, len(rows) + 1):
-        longest = len(rows[end][0].ids) if end < len(rows) else 0
-        if end == len(rows) or (end + 1 - start) * longest > max_tokens:
-            micro.append(_pad(rows[start:end], pad_id))
-            start = end
+    weights = [1.0] * len(trajectories) if row_weights is None else row_weights
+    for name, given in (("advantages", advantages), ("row_weights", weights)):
+        if len(given) != len(trajectories):
+            raise RewardError(f"Got {name} for {len(given)} trajectories, but there are {len(trajectories)}.")
+    units: list[list[_Row]] = []
+    for i, (trajectory, turns, weight) in enumerate(zip(trajectories, advantages, weights, strict=True)):
+        rows = _rows(i, trajectory, turns, weight)
+        units += [rows] if keep_together and rows else [[row] for row in rows]
+    units.sort(key=_longest)
+    micro: list[MicroBatch] = []
+    together: list[_Row] = []
+    for unit in units:
+        # Sorted by length: the unit that comes last sets the width.
+        if together and (len(together) + len(unit)) * _longest(unit) > max_tokens:
+            micro.append(_pad(together, pad_id))
+            together = []
+        together.extend(unit)
+    if together:
+        micro.append(_pad(together, pad_id))
     return Batch(
         tuple(micro),
         normalizer,
-        policy_tokens=sum(sum(row.mask) for row, _ in rows),
+        policy_tokens=sum(len(m.places) for m in micro),
         padded_tokens=sum(m.ids.numel() for m in micro),
     )
 
 
-def normalizer_value(kind: str, trajectories: Sequence[Trajectory], *, constant: int) -> tuple[float, list[float]]:
-    """Return Z and the weight of each trajectory.
+@dataclass(frozen=True)
+class _Row:
+    """A token row with one advantage and one place (trajectory, turn) per sampled token."""
 
-    Args:
-        kind: ``"constant"``, number of trajectories × ``constant``, which no action of the policy can change;
-            ``"token"`` and ``"turn"``, number of sampled tokens or turns; ``"sequence"``, the mean over each
-            trajectory's tokens, then over trajectories (the original GRPO).
-        trajectories: All valid ones of the optimiser step, those without a signal included.
-        constant: Tokens that a trajectory counts as.
-
-    Source: constant, Dr. GRPO, arXiv 2503.20783; token, DAPO, arXiv 2503.14476; sequence, GRPO, arXiv 2402.03300.
-    """
-    tokens = [sum(sum(row.mask) for row in t.rows) for t in trajectories]
-    ones = [1.0] * len(trajectories)
-    if kind == "constant":
-        return float(max(1, len(trajectories) * constant)), ones
-    if kind == "token":
-        return float(max(1, sum(tokens))), ones
-    if kind == "turn":
-        return float(max(1, sum(len(t.steps) for t in trajectories))), ones
-    if kind == "sequence":
-        return float(max(1, len(trajectories))), [1.0 / max(1, n) for n in tokens]
-    raise ConfigError(f"normalizer must be constant, token, turn or sequence, got {kind!r}.")
+    stream: TokenStream
+    positions: list[int]
+    advantages: list[float]
+    places: list[tuple[int, int]]
+    weight: float
 
 
-def _pad(rows: Sequence[tuple[TokenStream, list[float]]], pad_id: int) -> MicroBatch:
-    length = max(len(row.ids) for row, _ in rows)
+def _rows(index: int, trajectory: Trajectory, turns: Sequence[float | Sequence[float]], weight: float) -> list[_Row]:
+    """Return the rows of a trajectory in which the policy sampled something."""
+    if not trajectory.rows:
+        raise ConfigError("A trajectory without token rows cannot be trained on; sample it with an LLM policy.")
+    if len(turns) != len(trajectory.steps):
+        raise RewardError(
+            f"Trajectory {index} has {len(trajectory.steps)} turns, but {len(turns)} advantages; an estimator gives "
+            "one per turn."
+        )
+    sampled: Counter[int] = Counter()
+    for row in trajectory.rows:
+        here = Counter(turn for turn, mine in zip(row.turns, row.mask, strict=True) if mine)
+        if twice := sampled.keys() & here.keys():
+            raise TrainingError(f"Turn {min(twice)} of trajectory {index} lies in two rows; a turn is one row's.")
+        if not all(0 <= turn < len(turns) for turn in here):
+            raise TrainingError(
+                f"Trajectory {index} has {len(turns)} turns, but sampled tokens that are marked with the turns "
+                f"{sorted(here)}."
+            )
+        if row.mask and row.mask[0]:
+            raise TrainingError(f"The first token of a row of trajectory {index} was sampled without any context.")
+        sampled += here
+    # A turn's tokens stand in one row, so they are met in order.
+    credit = [iter(_per_token(a, sampled[t], index, t)) for t, a in enumerate(turns)]
+    rows = []
+    for row in trajectory.rows:
+        positions = [p for p, mine in enumerate(row.mask) if mine]
+        if positions:
+            values = [weight * next(credit[row.turns[p]]) for p in positions]
+            rows.append(_Row(row, positions, values, [(index, row.turns[p]) for p in positions], weight))
+    return rows
+
+
+def _per_token(advantage: float | Sequence[float], count: int, index: int, turn: int) -> Iterator[float]:
+    """Yield the advantage of each of a turn's tokens."""
+    where = f"trajectory {index}, turn {turn}"
+    if isinstance(advantage, Sequence):
+        values = [float(a) for a in advantage]
+        if len(values) != count:
+            raise RewardError(f"Got {len(values)} advantages for the {count} sampled tokens of {where}.")
+    else:
+        values = [float(advantage)]
+    for value in values:
+        if not math.isfinite(value) or abs(value) > _LARGEST:
+            raise RewardError(f"The advantage of {where} is {value!r}; advantages must be finite numbers.")
+    return iter(values) if isinstance(advantage, Sequence) else itertools.repeat(values[0], count)
+
+
+def _pad(rows: Sequence[_Row], pad_id: int) -> MicroBatch:
+    length = max(len(row.stream.ids) for row in rows)
     ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
     policy = torch.zeros((len(rows), length - 1), dtype=torch.bool)
-    advantages: list[float] = []
-    logps: list[float] = []
-    for i, (row, turns) in enumerate(rows):
-        ids[i, : len(row.ids)] = torch.tensor(row.ids)
-        mask = torch.tensor(row.mask, dtype=torch.bool)
-        policy[i, : len(row.ids) - 1] = mask[1:]
-        for position in mask[1:].nonzero().flatten().tolist():
-            advantages.append(turns[row.turns[position + 1]])
-            logps.append(row.logprobs[position + 1])
-    return MicroBatch(ids, policy, torch.tensor(advantages), torch.tensor(logps))
+    for i, row in enumerate(rows):
+        ids[i, : len(row.stream.ids)] = torch.tensor(row.stream.ids)
+        policy[i, torch.tensor(row.positions) - 1] = True
+    places = tuple(place for row in rows for place in row.places)
+    return MicroBatch(
+        ids,
+        policy,
+        advantages=torch.tensor([a for row in rows for a in row.advantages]),
+        sampler_logp=torch.tensor([row.stream.logprobs[p] for row in rows for p in row.positions]),
+        row_weights=torch.tensor([row.weight for row in rows for _ in row.positions]),
+        turns=_numbered(places),
+        trajectories=_numbered([trajectory for trajectory, _ in places]),
+        places=places,
+    )
+
+
+def _numbered(keys: Sequence[object]) -> Tensor:
+    """Return a number per entry, counted in order of first appearance; equal keys have equal numbers."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return torch.tensor([numbers[key] for key in keys], dtype=torch.long)
+
+
+def _longest(rows: Sequence[_Row]) -> int:
+    return max(len(row.stream.ids) for row in rows)
+
+
+def _sampled(trajectory: Trajectory) -> int:
+    """Return the number of tokens the policy sampled."""
+    return sum(sum(row.mask) for row in trajectory.rows)

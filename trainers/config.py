@@ -26,6 +26,10 @@ class GRPOConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    algorithm: Literal["grpo", "ppo"] = Field(
+        "grpo", description="'ppo' learns a value of each turn beside the policy; 'grpo' compares trajectories."
+    )
+
     # What is trained, and on what
     model: str = Field("tiny", description="'tiny' (embedded), a folder, or a Hugging Face hub id.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights' number format.")
@@ -45,8 +49,12 @@ class GRPOConfig(BaseModel):
     epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; give this or updates.")
     max_samples: int | None = Field(None, ge=1, description="Train on the first so many tasks of a finite data set.")
     groups_per_update: int = Field(16, ge=1, description="Tasks per update.")
-    num_generations: int = Field(8, ge=2, description="Trajectories per task (G).")
+    num_generations: int = Field(8, ge=1, description="Trajectories per task (G).")
     minibatches: int = Field(1, ge=1, description="Optimiser steps that one batch of trajectories is split into.")
+    inner_epochs: int = Field(1, ge=1, description="Passes over one batch of trajectories.")
+    dynamic_sampling: int = Field(
+        0, ge=0, description="Most further rounds of tasks while too few groups of an update have a signal; 0 is off."
+    )
 
     # Rollout
     slots: int = Field(64, ge=1, description="Episodes that are live at once.")
@@ -66,8 +74,26 @@ class GRPOConfig(BaseModel):
     baseline: str | None = Field(None, description="Baseline of the estimator; its own default when unset.")
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
     discount_weight: Literal["exact", "dropped"] = Field("exact", description="Keep γ^t before each turn's advantage.")
-    advantage_scale: Literal["none", "group_std", "batch_std"] = Field("none", description="Spread to divide by.")
-    truncated: Literal["keep", "drop"] = Field("keep", description="What to do with trajectories a budget has cut.")
+    estimator_options: Annotated[dict[str, Any], _Json] = Field(
+        {}, description='Further options of the estimator, as JSON: {"lam": 0.95} for gae.'
+    )
+    vine_rollouts: int = Field(4, ge=1, description="Fresh rollouts per state for the estimator vine.")
+    advantage_scale: Literal["none", "group_std", "batch_std", "ema_std"] = Field(
+        "none", description="Spread to divide by; ema_std takes that of earlier updates."
+    )
+    truncated: Literal["keep", "drop", "penalty"] = Field(
+        "keep", description="What to do with trajectories that a budget has cut."
+    )
+    truncation_penalty: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Taken from the last reward of such ones; needs truncated: penalty."
+    )
+    overlong_penalty: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Most that is taken from a turn's reward as it nears max_turn_tokens.",
+    )
+    overlong_buffer: int = Field(64, ge=1, description="Tokens before max_turn_tokens at which that begins.")
 
     # Loss
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
@@ -75,19 +101,42 @@ class GRPOConfig(BaseModel):
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Rate after the warm-up.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    importance: Literal["token", "turn", "trajectory"] = Field(
+        "token", description="Over what the ratio π/π_old is averaged (geometric mean)."
+    )
+    objective: Literal["clip", "cispo", "dual_clip"] = Field("clip", description="How the ratio is bounded.")
     clip_range: float = Field(
-        0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo; acts from the second minibatch on."
+        0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo; acts from the second optimiser step of a batch on."
     )
     clip_range_high: float = Field(
-        0.28, ge=0, description="Upper clip of the ratio, ε_hi; acts from the second minibatch on."
+        0.28, ge=0, allow_inf_nan=False, description="Upper clip, ε_hi; acts from the second step of a batch on."
     )
-    kl_coef: float = Field(0.05, ge=0, description="β, weight of the KL to the reference policy.")
-    kl_form: Literal["k3_ratio", "k3", "k2"] = Field("k3_ratio", description="Estimate of the KL in the loss.")
+    cispo_cap: float = Field(5.0, allow_inf_nan=False, description="Largest ratio of cispo.")
+    dual_clip: float = Field(3.0, allow_inf_nan=False, description="Largest loss factor of bad turns for dual_clip.")
+    sampler_correction: bool = Field(
+        False,
+        description="Weigh tokens by trainer over sampler probability, where the two are not bit for bit one model.",
+    )
+    sampler_cap: float = Field(2.0, ge=1, allow_inf_nan=False, description="Largest such weight, C.")
+    kl_coef: float = Field(0.05, ge=0, allow_inf_nan=False, description="β, weight of the KL to the reference.")
+    kl_form: Literal["k3_ratio", "k3", "k2", "k1_in_reward"] = Field(
+        "k3_ratio", description="Estimate of the KL in the loss, or the KL of a turn as part of its reward."
+    )
     normalizer: Literal["constant", "token", "turn", "sequence"] = Field(
         "constant", description="Z: trajectories × max_turn_tokens, tokens, turns, or mean per trajectory."
     )
     microbatch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; bounds memory.")
     gradient_checkpointing: bool = Field(False, description="Less memory for a slower backward pass.")
+
+    # PPO's value model
+    value_learning_rate: float = Field(1e-4, gt=0, allow_inf_nan=False, description="Its peak learning rate.")
+    value_clip: float = Field(0.2, gt=0, allow_inf_nan=False, description="Most that a value moves per batch.")
+    value_epochs: int = Field(1, ge=1, description="Passes of the value model over one batch.")
+    value_warmup: int = Field(0, ge=0, description="Updates in which the value model alone learns.")
+    value_levels: Literal["turn", "bilevel"] = Field(
+        "turn", description="One value per turn, or one per token inside of turns as well."
+    )
+    token_lam: float = Field(1.0, ge=0, le=1, description="λ between tokens of a turn, for bilevel.")
 
     # LoRA
     use_lora: bool = Field(False, description="Train low-rank adapters instead of all weights.")
@@ -116,6 +165,25 @@ class GRPOConfig(BaseModel):
     log_trajectories: int = Field(16, ge=0, description="Trajectories written to the run folder per update.")
     tensorboard: bool = Field(True, description="Write TensorBoard events.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _before(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("kl_form") == "k1":
+            raise ValueError(
+                "kl_form k1 is no loss: the expected gradient of log π − log π_ref is zero; k1_in_reward subtracts it "
+                "from the reward, k3_ratio and k2 have the gradient of the KL"
+            )
+        if values.get("importance") == "sequence":
+            raise ValueError(
+                "importance sequence, one ratio for all tokens with the gradient through it, would give every turn the "
+                "same credit; trajectory is the same ratio with its gradient token by token"
+            )
+        if values.get("algorithm") == "ppo" and "estimator" not in values:
+            return {**values, "estimator": "gae"}  # the only one PPO has
+        return values
+
     @model_validator(mode="after")
     def _together(self) -> Self:
         if (self.updates is None) == (self.epochs is None):
@@ -131,6 +199,38 @@ class GRPOConfig(BaseModel):
         if self.minibatches > self.groups_per_update:
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed groups_per_update ({self.groups_per_update})"
+            )
+        if self.algorithm == "ppo" and self.estimator != "gae":
+            raise ValueError(f"algorithm ppo takes the estimator gae, got {self.estimator!r}; grpo takes any other")
+        if self.algorithm == "grpo" and self.num_generations < 2 and self.baseline != "none":
+            raise ValueError(
+                f"num_generations ({self.num_generations}) must be at least 2: a trajectory is compared with others of "
+                "its group; baseline none compares with nothing"
+            )
+        penalties = self.overlong_penalty or self.truncation_penalty or self.kl_form == "k1_in_reward"
+        if self.estimator == "vine" and penalties:
+            raise ValueError(
+                "estimator vine values states by the environment's rewards; overlong_penalty, truncation_penalty and "
+                "kl_form k1_in_reward would not be among them"
+            )
+        if self.dynamic_sampling and (self.algorithm == "ppo" or self.estimator == "vine"):
+            raise ValueError(
+                "dynamic_sampling looks for groups whose rewards differ; with learned or sampled values all do"
+            )
+        if self.dynamic_sampling and self.kl_form == "k1_in_reward" and self.kl_coef:
+            raise ValueError("dynamic_sampling looks for groups whose rewards differ; with k1_in_reward all do")
+        if self.truncation_penalty and self.truncated != "penalty":
+            raise ValueError("truncation_penalty acts with truncated: penalty alone")
+        if self.objective == "cispo" and self.cispo_cap < 1:
+            raise ValueError(
+                f"cispo_cap ({self.cispo_cap}) must be at least 1: the ratio is 1 where the policy has not moved, "
+                "and a smaller cap would scale every gradient down"
+            )
+        if self.objective == "dual_clip" and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip ({self.dual_clip}) must exceed 1, or it would cut unclipped turns")
+        if self.overlong_penalty and self.overlong_buffer > self.max_turn_tokens:
+            raise ValueError(
+                f"overlong_buffer ({self.overlong_buffer}) cannot exceed max_turn_tokens ({self.max_turn_tokens})"
             )
         named = self.env_kwargs.get("protocol", self.protocol)
         if self.protocol not in ("auto", getattr(named, "name", named)):

@@ -8,31 +8,29 @@ files beside this one.
 from __future__ import annotations
 
 import contextlib
-import inspect
-import itertools
-import math
+import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from torch import Tensor
 
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
 from trajgym.errors import ConfigError, StorageError, TrainingError
 from trajgym.evaluation.evaluate import fit_arguments
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
-from trajgym.rollout import collect, fault_summary
-from trajgym.trainers.advantages import ESTIMATORS, Advantages, Estimator, scale
-from trajgym.trainers.batch import Batch, make_batch, normalizer_value
+from trajgym.rollout import collect, derive_seed, fault_summary
+from trajgym.rollout_states import State
+from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.credit import Credit
+from trajgym.trainers.groups import give_up, prompts_too_long, usable_groups, why_empty
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
-from trajgym.trainers.loss import policy_loss
-from trajgym.trainers.metrics import no_signal, rollout_metrics
+from trajgym.trainers.learner import Learner
+from trajgym.trainers.metrics import rollout_metrics
 from trajgym.trainers.models import (
     Reference,
     add_lora,
@@ -41,15 +39,15 @@ from trajgym.trainers.models import (
     load_weights,
     make_policy,
     pick_device,
-    token_logprobs,
 )
 from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
-from trajgym.trainers.schedule import TaskSchedule, lr_factor
-from trajgym.types import Group, StopReason, Trajectory
+from trajgym.trainers.schedule import TaskSchedule
+from trajgym.trainers.vine import state_values
+from trajgym.types import Group, Trajectory
 
-__all__ = ["GRPOTrainer", "make_policy", "train", "usable_groups"]
+__all__ = ["GRPOTrainer", "train"]
 
 
 def train(config: GRPOConfig, *, name: str = "run") -> Path:
@@ -64,6 +62,10 @@ def train(config: GRPOConfig, *, name: str = "run") -> Path:
         StorageError, TrainingError: During the run; checkpoints written so far are intact.
         Interrupted: After Ctrl-C; the last finished update was saved.
     """
+    if config.algorithm == "ppo":
+        from trajgym.trainers.ppo import PPOTrainer
+
+        return PPOTrainer(config, name=name).run()
     return GRPOTrainer(config, name=name).run()
 
 
@@ -79,7 +81,7 @@ class GRPOTrainer:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("The trainer runs in one process; start it without torchrun or accelerate launch.")
         self.config = config
-        self.estimate = _bind_estimator(config)
+        self.crediting = Credit(config)
         env = make(config.env, **config.env_arguments)
         self.schedule = TaskSchedule(env, config)
         plan = reward_plan(env, config)
@@ -108,21 +110,21 @@ class GRPOTrainer:
         self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
         self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
-        self.clean = True  # the weights are those after that many updates, and of no step beyond
+        self.values: dict[int, list[float]] = {}  # V of every state of the trajectory with that seed, for vine
+        self.extra_steps = 0  # turns played to know them, in this update
         state: dict[str, Any] = {}
+        self.prepare(model)
         if config.resume:
             weights, state = self.folder.load()
             load_weights(model, weights, lora=config.use_lora)
         if config.gradient_checkpointing:
             checkpoint_activations(model)
-
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.learner = Learner(model, config, reference=self.reference, device=self.device, folder=self.folder.path)
         if state:
-            optimizer.load_state_dict(state["optimizer"])
-            self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
-        self.accelerator = Accelerator(cpu=self.device.type == "cpu", device_placement=False, mixed_precision="no")
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+            self.load_state_dict(state)
+
+    def prepare(self, model: Any) -> None:
+        """Make what else is trained; ``model`` is still the policy that the run starts from."""
 
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
@@ -138,26 +140,24 @@ class GRPOTrainer:
                 while self.update < total:
                     start = time.perf_counter()
                     weights = self.pool.advance(self.update / total)
-                    episodes = self.schedule.episodes(self.update)
-                    trajectories = collect(
-                        self.policy, self.pool, episodes, deterministic=config.deterministic, on_tick=interrupt.check
-                    )
+                    self.extra_steps = 0
+                    trajectories, groups = self.gather(interrupt)
                     rollout_seconds = time.perf_counter() - start
 
-                    groups = usable_groups(
-                        trajectories, config.num_generations, drop_truncated=config.truncated == "drop"
-                    )
-                    fruitless = [] if groups else [*self.fruitless, _why_empty(trajectories, config)]
-                    if _too_long(trajectories):
+                    fruitless = [] if groups else [*self.fruitless, why_empty(trajectories, config)]
+                    if prompts_too_long(trajectories):
                         raise TrainingError(fruitless[-1])
                     if len(fruitless) >= min(config.fault_limit, total):
-                        raise TrainingError(_give_up(fruitless))
+                        raise TrainingError(give_up(fruitless))
                     # Without a group the update is skipped, not tried again: its tasks may be what breaks a tool.
-                    learned = self.learn(groups, self.credit(groups), interrupt) if groups else {"groups": 0.0}
+                    learned = self.improve(groups, interrupt) if groups else {"groups": 0.0}
 
-                    self.update, self.fruitless, self.clean = self.update + 1, fruitless, True
+                    self.update, self.fruitless, self.learner.clean = self.update + 1, fruitless, True
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
-                    metrics |= rollout_metrics(trajectories, config.gamma) | learned | weights
+                    paid = weights.get("weight/accuracy", 1.0) > 0
+                    metrics |= rollout_metrics(trajectories, config.gamma, accuracy_paid=paid) | learned | weights
+                    if self.extra_steps:
+                        metrics["env_steps"] = metrics.get("env_steps", 0.0) + self.extra_steps
                     sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
                     metrics["time/rollout"] = rollout_seconds
                     metrics["time/update"] = time.perf_counter() - start
@@ -185,115 +185,118 @@ class GRPOTrainer:
             to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
         return self.folder.path
 
+    def gather(self, interrupt: Interrupt) -> tuple[list[Trajectory], list[Group]]:
+        """Play the update's episodes.
+
+        With ``dynamic_sampling`` on, go on with further tasks until enough groups have a signal.
+
+        Returns:
+            All trajectories, and the groups to learn from.
+
+        Source: dynamic sampling, DAPO, arXiv 2503.14476.
+        """
+        config = self.config
+        played: list[Trajectory] = []
+        usable: list[Group] = []
+        telling: list[Group] = []
+        self.values.clear()
+        for round in range(config.dynamic_sampling + 1):
+            states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
+            trajectories = collect(
+                self.policy,
+                self.pool,
+                self.schedule.episodes(self.update, round),
+                deterministic=config.deterministic,
+                on_tick=interrupt.check,
+                states=states,
+            )
+            if states is not None:
+                trajectories = self._play_on(trajectories, states, interrupt)
+            played += trajectories
+            fresh = usable_groups(
+                trajectories,
+                config.num_generations,
+                drop_truncated=config.truncated == "drop",
+                least=1 if config.algorithm == "ppo" or config.estimator == "vine" or config.baseline == "none" else 2,
+            )
+            usable += fresh
+            if config.dynamic_sampling:
+                telling += [group for group in fresh if self.crediting.has_signal(group)]
+                if len(telling) >= config.groups_per_update:
+                    break
+        return played, telling[: config.groups_per_update] or usable[: config.groups_per_update]
+
+    def improve(self, groups: Sequence[Group], interrupt: Interrupt) -> dict[str, float]:
+        """Credit a batch and take the update's optimiser steps; return what is worth knowing of them."""
+        return self.learn(groups, self.credit(groups), interrupt)
+
     def credit(self, groups: Sequence[Group]) -> list[Advantages]:
         """Return the advantages of every group, one per turn of each trajectory."""
-        rewards = [[t.rewards for t in group.trajectories] for group in groups]
-        advantages = [self.estimate(r) for r in rewards]
-        return scale(advantages, self.config.advantage_scale, groups_rewards=rewards)
+        values = [[self.values[t.seed] for t in group.trajectories] for group in groups] if self.values else None
+        return self.crediting(groups, values=values, kl=self.kl_of_turns(groups))
+
+    def kl_of_turns(self, groups: Sequence[Group]) -> list[list[list[float]]] | None:
+        """Return the KL of every turn where it is part of the reward."""
+        in_reward = self.reference is not None and self.config.kl_form == "k1_in_reward"
+        return self.learner.kl_of_turns(groups) if in_reward else None
 
     def learn(
         self, groups: Sequence[Group], advantages: Sequence[Advantages], interrupt: Interrupt
     ) -> dict[str, float]:
         """Take the update's optimiser steps and return what is worth knowing of them."""
-        config = self.config
-        batches = [self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)]
-        old = None
-        if len(batches) > 1:  # later steps start from other weights than the ones that sampled
-            with torch.no_grad():
-                old = [[self.logprobs(micro)[0] for micro in batch.micro] for batch in batches]
-        sums = {"loss": 0.0, "kl": 0.0, "entropy": 0.0, "clip": 0.0, "gap": 0.0, "grad": 0.0}
-        for b, batch in enumerate(batches):
-            for m, micro in enumerate(batch.micro):
-                if b == 0:
-                    interrupt.check()  # gradients so far are dropped; the weights are untouched
-                micro = micro.to(self.device)
-                logp, entropy = self.logprobs(micro)
-                parts = policy_loss(
-                    logp,
-                    logp.detach() if old is None else old[b][m],
-                    micro.advantages,
-                    normalizer=batch.normalizer,
-                    clip_low=config.clip_range,
-                    clip_high=config.clip_range_high,
-                    ref_logp=self.reference.logprobs(micro, config.temperature) if self.reference else None,
-                    kl_coef=config.kl_coef,
-                    kl_form=config.kl_form,
-                )
-                self.accelerator.backward(parts.loss)
-                sums["loss"] += parts.loss.item()
-                sums["kl"] += parts.kl.item()
-                sums["clip"] += parts.ratio_clipped.item()
-                sums["entropy"] += entropy.sum().item()
-                sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
-            if batch.micro:
-                sums["grad"] += self._step((self.update + (b + 0.5) / len(batches)) / self.schedule.total)
-        tokens = max(1, sum(batch.policy_tokens for batch in batches))
-        trajectories = max(1, sum(len(group.trajectories) for group in groups))
-        out = {
-            "loss": sums["loss"],
-            "grad_norm": sums["grad"] / max(1, len(batches)),
-            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
-            "entropy": sums["entropy"] / tokens,
-            "clip_share": sums["clip"] / tokens,
-            "sampler_gap": sums["gap"] / tokens,
-            "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
-            "groups": float(len(groups)),
-            "useful_token_share": tokens / max(1, sum(batch.padded_tokens for batch in batches)),
+        total = self.schedule.total
+        progress = (self.update / total, (self.update + 1) / total)
+        return self.learner.learn(groups, advantages, interrupt, progress=progress)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the policy's weights that a resumed run must know."""
+        return {
+            "update": self.update,
+            "fruitless": self.fruitless,
+            "optimizer": self.learner.optimizer.state_dict(),
+            "credit": self.crediting.state_dict(),
         }
-        if self.reference is not None:
-            out |= {"kl": sums["kl"] / tokens, "kl_trajectory": sums["kl"] / trajectories}
-        return out
 
-    def lay_out(self, groups: Sequence[Group], advantages: Sequence[Advantages]) -> Batch:
-        """Return the tensors of one optimiser step.
-
-        Groups without a signal count in Z, or the gradient would depend on how many there are; their tokens are left
-        out where nothing but the reward acts on them.
-        """
-        everyone = [t for group in groups for t in group.trajectories]
-        z, weights = normalizer_value(self.config.normalizer, everyone, constant=self.config.max_turn_tokens)
-        flat = [row for group in advantages for row in group]
-        signal = [not no_signal(group) or self.reference is not None for group in advantages for _ in group]
-        kept = [i for i, wanted in enumerate(signal) if wanted]
-        return make_batch(
-            [everyone[i] for i in kept],
-            [flat[i] for i in kept],
-            normalizer=z,
-            row_weights=[weights[i] for i in kept],
-            pad_id=0,
-            max_tokens=self.config.microbatch_tokens,
-        )
-
-    def logprobs(self, micro: Any) -> tuple[Tensor, Tensor]:
-        """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
-        return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
+        self.crediting.load_state_dict(state.get("credit", {}))
 
     def save(self) -> Path:
         """Write a checkpoint of the current state."""
-        state = {"update": self.update, "fruitless": self.fruitless, "optimizer": self.optimizer.state_dict()}
-        return self.folder.save(self.update, self.accelerator.unwrap_model(self.model), self.tokenizer, state)
+        return self.folder.save(self.update, self.learner.plain_model, self.tokenizer, self.state_dict())
+
+    def _play_on(
+        self, trajectories: Sequence[Trajectory], states: Mapping[int, Sequence[State]], interrupt: Interrupt
+    ) -> list[Trajectory]:
+        """Value every state by fresh rollouts; a trajectory with a state of which nothing is known becomes invalid."""
+        config = self.config
+        found = state_values(
+            self.policy,
+            self.pool,
+            trajectories,
+            states,
+            rollouts=config.vine_rollouts,
+            gamma=config.gamma,
+            seed=derive_seed(config.seed, "vine", self.update),
+            deterministic=config.deterministic,
+            on_tick=interrupt.check,
+        )
+        self.extra_steps += found.env_steps
+        known = zip(trajectories, found.values, strict=True)
+        self.values.update({t.seed: values for t, values in known if values is not None})
+        return [
+            t if i not in found.lost or not t.valid else dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}")
+            for i, t in enumerate(trajectories)
+        ]
 
     def _rescue(self) -> None:
         """Save the last finished update before an error ends the run, where its weights are whole."""
-        if self.clean and all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+        parameters = self.learner.model.parameters()
+        if self.learner.clean and all(bool(torch.isfinite(p).all()) for p in parameters):
             with contextlib.suppress(StorageError):  # the error under way is the one to show
                 self.save()
-
-    def _step(self, progress: float) -> float:
-        """Take one optimiser step at ``progress`` (0 … 1) of the run; return the gradient's norm before clipping."""
-        factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * factor
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
-        if not math.isfinite(norm):
-            raise TrainingError(
-                f"The gradient's norm is {norm} in update {self.update + 1}. Lower learning_rate, or look at the "
-                f"trajectories in {self.folder.path}; the checkpoints are intact."
-            )
-        self.clean = False
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
 
     def _log_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
         chosen = list(trajectories[: self.config.log_trajectories])
@@ -303,82 +306,3 @@ class GRPOTrainer:
             path = self.folder.path / "trajectories" / f"update-{self.update:06d}.jsonl"
             with storage_errors(self.folder.path):
                 write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])
-
-
-def usable_groups(trajectories: Sequence[Trajectory], size: int, *, drop_truncated: bool = False) -> list[Group]:
-    """Gather trajectories into groups of those that say something about the policy.
-
-    Args:
-        trajectories: The members of each group side by side.
-        size: Members per group (G).
-        drop_truncated: Leave out trajectories that a budget has cut.
-
-    Returns:
-        The groups with at least two members left; a baseline needs somebody else.
-    """
-    out = []
-    for start in range(0, len(trajectories), size):
-        members = [
-            t
-            for t in trajectories[start : start + size]
-            if t.valid
-            and any(any(row.mask) for row in t.rows)
-            and not (drop_truncated and not t.stop_reason.terminates)
-        ]
-        if len(members) >= 2:
-            out.append(Group(members[0].task, tuple(members)))
-    return out
-
-
-def _bind_estimator(config: GRPOConfig) -> Callable[[Any], Advantages]:
-    """Return the estimator with its options; refuses the ones it does not have."""
-    estimator: Estimator = ESTIMATORS[config.estimator]
-    known = inspect.signature(estimator).parameters
-    options: dict[str, Any] = {"gamma": config.gamma}
-    if config.baseline is not None:
-        options["baseline"] = config.baseline
-    if config.discount_weight != "exact":
-        options["discount_weight"] = config.discount_weight
-    options_of = sorted(name for name, parameter in known.items() if parameter.kind is parameter.KEYWORD_ONLY)
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"Estimator {config.estimator!r} has no option {option!r}; it has {options_of}.")
-    estimator([[0.0], [0.0]], **options)  # a wrong value is found before the model is loaded
-    return lambda rewards: estimator(rewards, **options)
-
-
-def _parts(count: int, parts: int) -> list[slice]:
-    """Cut ``range(count)`` into at most ``parts`` runs of nearly equal length."""
-    bounds = [round(i * count / parts) for i in range(parts + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
-
-
-def _too_long(trajectories: Sequence[Trajectory]) -> bool:
-    """Whether no episode had room for a single token behind its prompt; waiting would not help."""
-    return bool(trajectories) and all(
-        t.valid and t.stop_reason is StopReason.EPISODE_TOKENS and not any(any(row.mask) for row in t.rows)
-        for t in trajectories
-    )
-
-
-def _why_empty(trajectories: Sequence[Trajectory], config: GRPOConfig) -> str:
-    if _too_long(trajectories):
-        return (
-            f"The prompts leave no room for an answer in max_episode_tokens={config.max_episode_tokens}. Raise it, or "
-            'shorten the prompt, e.g. with instructions="signature" in env_kwargs.'
-        )
-    faults = fault_summary(trajectories)
-    if faults:
-        return f"No group had two usable trajectories: {faults} See to the environment and its tools."
-    return (
-        "No group had two usable trajectories, since budgets cut them and truncated is 'drop'. Raise max_turn_tokens "
-        "or max_episode_tokens, or set truncated to keep."
-    )
-
-
-def _give_up(fruitless: Sequence[str]) -> str:
-    many = f"{len(fruitless)} updates in a row" if len(fruitless) > 1 else "An update"
-    return (
-        f"{many} had nothing to learn from, so fault_limit ends the run. The first: {fruitless[0]} Then go on with "
-        "--resume, or start again where options must change."
-    )

@@ -46,15 +46,24 @@ class TaskSchedule:
         else:
             self.total = int(config.updates or 0)
 
-    def episodes(self, update: int) -> list[Episode]:
-        """Return the episodes of an update (counted from 0), the members of a group side by side."""
+    def episodes(self, update: int, round: int = 0) -> list[Episode]:
+        """Return the episodes of an update, the members of a group side by side.
+
+        Args:
+            update: Counted from 0.
+            round: Counted from 0; further rounds of the same update draw tasks of a finite data set at random.
+        """
         config = self._config
+        further = ("round", round) if round else ()
         out = []
         for group in range(config.groups_per_update):
-            env_seed = derive_seed(config.seed, "env", update, group)
+            env_seed = derive_seed(config.seed, "env", update, group, *further)
             task = self._task(update * config.groups_per_update + group)
+            if round and self._ids is not None:
+                task = self._ids[env_seed % len(self._ids)]
             for member in range(config.num_generations):
-                out.append(Episode(env_seed, derive_seed(config.seed, "policy", update, group, member), task))
+                policy_seed = derive_seed(config.seed, "policy", update, group, member, *further)
+                out.append(Episode(env_seed, policy_seed, task))
         return out
 
     def epoch(self, update: int) -> float:

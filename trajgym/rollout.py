@@ -6,7 +6,6 @@ environments are still busy with theirs; a slow tool delays its own episode and 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 from collections import Counter, deque
@@ -20,12 +19,13 @@ import gymnasium
 from trajgym.envs.tools.worker import as_clean_text, one_line
 from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError
 from trajgym.policies.base import Policy
+from trajgym.rollout_replies import Reply, read_reset, read_step
+from trajgym.rollout_states import State, clone_env
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
 
 __all__ = ["EnvPool", "Episode", "collect", "derive_seed", "fault_counts", "fault_summary"]
 
 MakeEnv = Callable[[], "gymnasium.Env[str, str]"]
-_Reply = tuple[Any, ...]
 
 # What the caller got wrong must stop the run; everything else that an environment raises is a fault of one episode.
 _CALLER_ERRORS = (ConfigError, DataError, EpisodeError, RewardError)
@@ -52,11 +52,14 @@ class Episode:
         seed: Seed of the environment's ``reset``; the same seed gives the same task.
         policy_seed: Seed of the policy's draws.
         task: Chooses the task explicitly (an id or a ``Task``); drawn from the seed when ``None``.
+        start: Where to go on from, in place of a reset: ``seed`` and ``task`` are of no use then. The trajectory has
+            the dialogue so far as its prompt, and the steps, rewards and turns from there on.
     """
 
     seed: int
     policy_seed: int
     task: Task | str | None = None
+    start: State | None = None
 
 
 class EnvPool:
@@ -80,7 +83,7 @@ class EnvPool:
         """Put an environment back."""
         self._idle.append(env)
 
-    def submit(self, call: Callable[..., _Reply], *args: Any, **kwargs: Any) -> Future[_Reply]:
+    def submit(self, call: Callable[..., Reply], *args: Any, **kwargs: Any) -> Future[Reply]:
         """Run an environment's method beside everything else."""
         return self._executor.submit(call, *args, **kwargs)
 
@@ -122,6 +125,7 @@ def collect(
     *,
     deterministic: bool = False,
     on_tick: Callable[[int], None] | None = None,
+    states: dict[int, list[State]] | None = None,
 ) -> list[Trajectory]:
     """Play ``episodes`` and return their trajectories in the same order.
 
@@ -132,13 +136,15 @@ def collect(
         deterministic: Wait for all environments after each tick, so that the same batches are formed in every run and
             floating-point results repeat bit for bit. Costs the slowest tool of each tick.
         on_tick: Called with the number of finished episodes; may raise to stop (live episodes are closed).
+        states: Filled with the state before each turn of each episode, by the episode's place in ``episodes``. Each one
+            holds a clone of the environment, so that :class:`Episode` can start from it.
 
     Raises:
         ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment
             makes that one trajectory invalid (``trajectory.fault``) and the others go on, also where a new
             environment cannot be made.
     """
-    return _Collector(policy, pool, episodes, deterministic, on_tick).run()
+    return _Collector(policy, pool, episodes, deterministic, on_tick, states).run()
 
 
 class _Collector:
@@ -151,12 +157,14 @@ class _Collector:
         episodes: Sequence[Episode],
         deterministic: bool,
         on_tick: Callable[[int], None] | None,
+        states: dict[int, list[State]] | None,
     ) -> None:
         self.policy, self.pool, self.deterministic, self.on_tick = policy, pool, deterministic, on_tick
+        self.states = states
         self.waiting = deque(enumerate(episodes))
         self.live: dict[int, _Live] = {}
         self.acting: set[int] = set()  # episodes whose turn the policy is writing
-        self.busy: dict[Future[_Reply], int] = {}  # episodes whose environment is at work
+        self.busy: dict[Future[Reply], int] = {}  # episodes whose environment is at work
         self.done: dict[int, Trajectory] = {}
 
     def run(self) -> list[Trajectory]:
@@ -177,18 +185,25 @@ class _Collector:
     def _start(self) -> None:
         while self.waiting and len(self.live) < self.policy.capacity:
             index, plan = self.waiting.popleft()
+            start = plan.start
+            task, prompt = (_planned(plan), ()) if start is None else (start.task, start.messages)
             try:
-                env = self.pool.take()
+                env = self.pool.take() if start is None else clone_env(start.env)
             except _CALLER_ERRORS:
                 raise
             except Exception as error:
-                self.done[index] = Trajectory(_planned(plan), (), (), seed=plan.policy_seed, fault=_fault(error))
+                self.done[index] = Trajectory(task, prompt, (), seed=plan.policy_seed, fault=_fault(error))
                 continue
-            live = self.live[index] = _Live(env, plan, _planned(plan))
-            options = None if plan.task is None else {"task": plan.task}
-            self.busy[self.pool.submit(live.env.reset, seed=plan.seed, options=options)] = index
+            live = self.live[index] = _Live(env, plan, task, prompt)
+            if start is None:
+                options = None if plan.task is None else {"task": plan.task}
+                self.busy[self.pool.submit(live.env.reset, seed=plan.seed, options=options)] = index
+            else:
+                self.policy.resume(index, prompt, start.tokens, task=task, seed=plan.policy_seed)
+                live.started = True
+                self._ask(index)
 
-    def _answered(self) -> Iterator[Future[_Reply]]:
+    def _answered(self) -> Iterator[Future[Reply]]:
         """Yield the replies to handle now, in the order in which they were asked for."""
         if self.deterministic:
             wait(self.busy)
@@ -196,14 +211,14 @@ class _Collector:
             wait(self.busy, return_when=FIRST_COMPLETED)
         return iter([future for future in self.busy if future.done()])
 
-    def _receive(self, index: int, future: Future[_Reply]) -> None:
+    def _receive(self, index: int, future: Future[Reply]) -> None:
         live = self.live[index]
         try:
             reply = future.result()
             if live.action is None:
-                live.task, live.prompt = _read_reset(live.plan, reply)
+                live.task, live.prompt = read_reset(live.plan.seed, reply)
             else:
-                live.steps.append(_read_step(live.action, reply))
+                live.steps.append(read_step(live.action, reply))
         except _CALLER_ERRORS:
             raise
         except (Exception, SystemExit) as error:  # SystemExit: an environment that calls exit() ends its own episode
@@ -219,6 +234,22 @@ class _Collector:
             return
         else:
             self.policy.observe(index, live.steps[-1].observation.messages)
+        self._ask(index)
+
+    def _ask(self, index: int) -> None:
+        """Let the policy write the episode's next turn, which it has been told of."""
+        if self.states is not None:
+            live = self.live[index]
+            try:
+                env = clone_env(live.env)
+            except _CALLER_ERRORS:
+                raise
+            except Exception as error:
+                self._finish(index, fault=_fault(error))
+                return
+            messages = Trajectory(live.task, live.prompt, tuple(live.steps)).messages
+            state = State(env, live.task, messages, self.policy.context(index))
+            self.states.setdefault(index, []).append(state)
         self.acting.add(index)
 
     def _act(self, index: int, action: Action) -> None:
@@ -242,10 +273,10 @@ class _Collector:
         self.done[index] = Trajectory(
             live.task, live.prompt, tuple(live.steps), rows, seed=live.plan.policy_seed, fault=fault
         )
-        if fault is None:
+        if fault is None and live.plan.start is None:
             self.pool.give(live.env)
         else:
-            _close(live.env)  # its state is unknown; a fresh one takes its place
+            _close(live.env)  # a clone nobody needs any more, or one in an unknown state; a fresh one takes its place
 
     def _abandon(self) -> None:
         """Close what is still live after an exception."""
@@ -295,55 +326,3 @@ def _close(env: gymnasium.Env[str, str]) -> None:
 def _planned(plan: Episode) -> Task:
     """Return what is known of an episode's task before its environment tells it."""
     return plan.task if isinstance(plan.task, Task) else Task(plan.task or f"seed-{plan.seed}", "", "")
-
-
-def _read_reset(plan: Episode, reply: _Reply) -> tuple[Task, tuple[Message, ...]]:
-    """Return the task and the prompt of an episode; environments that are not ours tell the text alone."""
-    text, info = reply
-    _require_text(text)
-    task, messages = info.get("task"), info.get("messages")
-    if not isinstance(task, Task):
-        task = Task(f"seed-{plan.seed}", text, "")
-    ours = isinstance(messages, tuple) and all(isinstance(m, Message) for m in messages)
-    if not ours or text != "\n\n".join(m.content for m in messages):  # a wrapper may have rewritten it
-        messages = (Message("user", text),)
-    return task, messages
-
-
-def _read_step(action: Action, reply: _Reply) -> Step:
-    """Make the step of a reply; where a wrapper says something else than the environment, the wrapper counts."""
-    text, reward, terminated, truncated, info = reply
-    _require_text(text)
-    reward, terminated = float(reward), bool(terminated)
-    truncated = bool(truncated) and not terminated  # who answers in the last turn has answered
-    inner = info.get("step")
-    if not isinstance(inner, Step):
-        inner = Step(action, Observation(), reward, {"reward": reward})
-    observation = inner.observation
-    if text != observation.text:
-        role = observation.messages[0].role if observation.messages else "user"
-        observation = Observation((Message(role, text),))
-    stop = inner.stop_reason if inner.terminated == terminated and inner.truncated == truncated else None
-    if stop is None and (terminated or truncated):
-        stop = StopReason.ENDED if terminated else StopReason.TIME_LIMIT
-    terms = inner.reward_terms
-    if reward != inner.reward:
-        terms = {**terms, "wrapper": reward - inner.reward}
-    return dataclasses.replace(
-        inner,
-        action=dataclasses.replace(action, calls=inner.action.calls),
-        observation=observation,
-        reward=reward,
-        reward_terms=terms,
-        terminated=terminated,
-        truncated=truncated,
-        stop_reason=stop,
-    )
-
-
-def _require_text(text: Any) -> None:
-    if not isinstance(text, str):
-        raise ConfigError(
-            f"A policy that writes needs observations that are text, got {type(text).__name__}. "
-            "Use an environment with text spaces, or a wrapper that writes its observations out."
-        )

@@ -14,7 +14,8 @@
 'wrong_type'
 
 A class has ``__call__`` with the typed arguments and optionally ``open(seed)`` and ``close()``; every episode
-gets an instance of its own.
+gets an instance of its own. With a ``clone()``, which returns an independent instance in the same state, an episode
+that uses it can be cloned in the middle.
 """
 
 from __future__ import annotations
@@ -135,6 +136,17 @@ class Tool:
         """The target as cloudpickle ships it to another process."""
         return self._pickle()
 
+    @property
+    def can_clone(self) -> bool:
+        """Whether an episode can be cloned whatever the tool has done in it.
+
+        A function always can. A class can if it has a ``clone()``, no attribute ``can_clone`` that is false, and no
+        timeout, since nobody but its own process knows its state then.
+        """
+        if not self.stateful:
+            return True
+        return self.timeout is None and hasattr(self.target, "clone") and bool(getattr(self.target, "can_clone", True))
+
     def check(self, arguments: Mapping[str, Any]) -> CallError | None:
         """Return what is wrong with ``arguments``, or ``None``. Nothing is coerced."""
         read = self._arguments.read(arguments)
@@ -171,6 +183,7 @@ class Tool:
             (cls, (), "__init__(self)"),
             (getattr(cls, "open", None), (None, 0), "open(self, seed)"),
             (getattr(cls, "close", None), (None,), "close(self)"),
+            (getattr(cls, "clone", None), (None,), "clone(self)"),
         ):
             try:
                 if function is not None:

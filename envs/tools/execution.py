@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import signal
 import threading
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from trajgym.envs.tools.base import Tool, select_tools
 from trajgym.envs.tools.process import ToolProcess, ToolProcessDied, give_back, take
@@ -92,6 +93,26 @@ class ToolSessions:
                 lane.result()
         return tuple(result for result in results if result is not None)
 
+    def clone(self) -> Self:
+        """Return independent tools in exactly the same state.
+
+        Raises:
+            ConfigError: A tool has a state that cannot be cloned.
+            EnvironmentFault: A tool failed to clone itself.
+        """
+        twin = copy.copy(self)
+        twin._sessions = {}
+        try:
+            for name, session in self._sessions.items():
+                twin._sessions[name] = session.clone()
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
+
     def close(self) -> None:
         """Close every tool that was opened. Idempotent; a tool that fails to close is logged."""
         self._closed = True
@@ -142,6 +163,9 @@ class _Session(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> Outcome:
         """Run it; opened at the first call."""
 
+    def clone(self) -> _Session:
+        """Return an independent one in the same state."""
+
     def close(self) -> None:
         """End it, if it was opened."""
 
@@ -168,6 +192,20 @@ class _InHere:
                 raise EnvironmentFault(f"The tool {self._tool.name!r} did not open: {error!r}") from error
         with _users_interrupt():
             return invoke(self._function, arguments, self._limit, (EnvironmentFault, _UsersInterrupt))
+
+    def clone(self) -> _InHere:
+        twin = _InHere(self._tool, self._seed, self._limit)
+        if self._tool.stateful and self._function is not None:
+            twin._function = _cloned(self._tool.name, self._function)
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._tool.stateful and self._function is not None:
+            raise ConfigError(
+                f"Tool {self._tool.name!r} has a state in this episode, which cannot be pickled. Pickle the "
+                "environment before the tool's first call or between episodes, or clone() it within this process."
+            )
+        return _InHere, (self._tool, self._seed, self._limit)
 
     def close(self) -> None:
         if self._tool.stateful and self._function is not None:
@@ -202,14 +240,50 @@ class _InProcess:
                 process.kill()
         return outcome
 
+    def clone(self) -> _InProcess:
+        self._refuse_live("cloned", "Drop its timeout and give it a clone(), or let it keep no state")
+        return _InProcess(self._tool, self._seed, self._limit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse_live("pickled", "Pickle the environment before the tool's first call or between episodes")
+        return _InProcess, (self._tool, self._seed, self._limit)
+
     def close(self) -> None:
         if self._process is not None:
             self._process.close()
+
+    def _refuse_live(self, done: str, remedy: str) -> None:
+        # Once it was killed, the next call starts from the seed again: there is no state that could be lost.
+        if self._process is not None and self._process.usable:
+            raise ConfigError(
+                f"Tool {self._tool.name!r} cannot be {done} now: with timeout= its state is in a process of its own. "
+                f"{remedy}."
+            )
 
     def _open(self) -> ToolProcess:
         if self._process is None or not self._process.usable:
             self._process = ToolProcess(self._tool, self._seed)
         return self._process
+
+
+def _cloned(name: str, instance: Any) -> Any:
+    """Ask an opened tool for its clone."""
+    if not hasattr(instance, "clone"):
+        raise ConfigError(
+            f"Tool {name!r} has a state in this episode and cannot be cloned. Give its class a method clone(self) that "
+            "returns an independent instance in the same state; copy.deepcopy(self) where all of it can be copied."
+        )
+    try:
+        twin = instance.clone()
+    except ConfigError as error:
+        raise ConfigError(f"Tool {name!r} cannot be cloned now: {error}") from error
+    except EnvironmentFault:
+        raise
+    except Exception as error:
+        raise EnvironmentFault(f"The tool {name!r} did not clone itself: {error!r}") from error
+    if twin is instance or type(twin) is not type(instance):
+        raise ConfigError(f"clone() of the tool {name!r} must return another instance of its class, got {twin!r}.")
+    return twin
 
 
 class _UsersInterrupt(KeyboardInterrupt):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from trajgym.envs.sandbox import Kind, Limits, Pool, Result, Session
 from trajgym.envs.tools.base import Tool, ToolFailure, register_tool, tool
-from trajgym.errors import EnvironmentFault
+from trajgym.errors import ConfigError, EnvironmentFault
 
 __all__ = ["PythonTool", "python_tool"]
 
@@ -36,6 +36,7 @@ class PythonTool:
     options: ClassVar[dict[str, Any]] = {}
     limits: ClassVar[Limits] = Limits()
     stateless: ClassVar[bool] = False
+    can_clone: ClassVar[bool] = False
     isolation: str = "kernel"
     """What keeps the code from the host; an opened instance says which of the pool's kinds it is."""
 
@@ -72,6 +73,22 @@ class PythonTool:
             return text or "(no output)"
         kind = result.error_type if result.refused else _KINDS[result.kind]
         raise ToolFailure(kind, text)
+
+    def clone(self) -> Self:
+        """Return another that is ready for the same calls.
+
+        Raises:
+            ConfigError: An interpreter is running: what it holds cannot be copied.
+        """
+        if self._session is not None:
+            raise ConfigError(
+                "its interpreter is running, and the objects in it cannot be copied. Use python_tool(stateless=True), "
+                "whose calls leave nothing behind."
+            )
+        twin = type(self)()
+        twin.open(self._seed)
+        twin.result, twin.isolation = self.result, self.isolation
+        return twin
 
     def close(self) -> None:
         """End the episode's interpreter."""
@@ -117,7 +134,13 @@ def python_tool(
     target = type(
         "PythonTool",
         (PythonTool,),
-        {"options": options, "limits": limits, "stateless": stateless, "__module__": __name__},
+        {
+            "options": options,
+            "limits": limits,
+            "stateless": stateless,
+            "can_clone": stateless,
+            "__module__": __name__,
+        },
     )
     return tool(name=name, description=description or _description(state, packages))(target)
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from trajgym.envs.base import ToolEnv
 from trajgym.rewards import Term
-from trajgym.types import Task
+from trajgym.types import Action, Message, Observation, Step, Task
 
 DIGITS = "0123"
 TEMPLATE = (
@@ -58,7 +58,42 @@ class IdentityEnv(ToolEnv):
         super().__init__(tasks, **{"reward": rubric, "system": "", "max_turns": 1, **kwargs})
 
 
+def _first(step: Any, task: Task, history: Any) -> float:
+    return float(not history and step.action.text.startswith(task.answer))
+
+
+def _second(step: Any, task: Task, history: Any) -> float:
+    return float(len(history) == 1 and step.action.text.startswith(task.answer))
+
+
+class TwiceEnv(IdentityEnv):
+    """Say the digit you are shown, and again when you are asked for it; each time pays."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        rubric: dict[str, tuple[Term, float]] = {"first": (_first, 0.5), "second": (_second, 1.0)}
+        super().__init__(rubric, **{"max_turns": 2, **kwargs})
+
+    def _transition(self, action: str) -> Step:
+        if self._steps:
+            return super()._transition(action)
+        assert self._task is not None
+        return Step(Action(action), Observation((Message("user", self._task.question),)))
+
+
+def _nothing(step: Any, task: Task, history: Any) -> float:
+    return 0.0
+
+
+class NothingEnv(IdentityEnv):
+    """Nothing that is said here pays."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__({"nothing": (_nothing, 1.0)}, **kwargs)
+
+
 gymnasium.register("TestIdentity-v0", entry_point=IdentityEnv)
+gymnasium.register("TestTwice-v0", entry_point=TwiceEnv)
+gymnasium.register("TestNothing-v0", entry_point=NothingEnv)
 
 
 @pytest.fixture

@@ -1,266 +1,320 @@
-"""Estimators: shapes, hand-computed numbers, and unbiasedness by exact enumeration of a small process."""
+"""Every estimator against the exact gradient, by going through all groups of small processes; and binding options."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from trajgym.errors import ConfigError, RewardError, UnknownNameError
-from trajgym.trainers.advantages import ESTIMATORS, return_to_go, returns, scale, trajectory
+from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.trainers import advantages
+from trajgym.trainers.advantages import ESTIMATORS, Advantages, BiasWarning, BoundEstimator, Estimator, bind, estimator
 
-UNBIASED = [
-    ("trajectory", "loo"),
-    ("trajectory", "none"),
-    ("return_to_go", "step"),
-    ("return_to_go", "absorbing"),
-    ("return_to_go", "v0"),
-    ("return_to_go", "none"),
-]
-
-ragged = st.lists(
-    st.lists(st.floats(-2, 2, allow_nan=False), min_size=1, max_size=5),
-    min_size=2,
-    max_size=5,
-)
-
-
-@dataclass(frozen=True)
-class Path:
-    """One trajectory of the stop-or-go process: probability, rewards, ∂log π/∂θ of each turn."""
-
-    probability: float
-    rewards: tuple[float, ...]
-    scores: tuple[tuple[float, ...], ...]
-
-
-def stop_or_go(theta: tuple[float, ...], go: tuple[float, ...], stop: tuple[float, ...]) -> list[Path]:
-    """Enumerate a process in which each turn either goes on (paid go[t]) or stops (paid stop[t]).
-
-    The policy has one logit per turn, P(go at t) = σ(θ_t); at the last turn both actions end the episode.
-    """
-    paths = []
-    for length in range(1, len(theta) + 1):
-        for last_goes in [False] if length < len(theta) else [False, True]:
-            actions = [True] * (length - 1) + [last_goes]
-            p, rewards, scores = 1.0, [], []
-            for t, goes in enumerate(actions):
-                sigma = 1 / (1 + math.exp(-theta[t]))
-                p *= sigma if goes else 1 - sigma
-                rewards.append(go[t] if goes else stop[t])
-                score = [0.0] * len(theta)
-                score[t] = (1 - sigma) if goes else -sigma
-                scores.append(tuple(score))
-            paths.append(Path(p, tuple(rewards), tuple(scores)))
-    assert math.isclose(sum(path.probability for path in paths), 1.0)
-    return paths
-
-
-def true_gradient(paths: list[Path], gamma: float) -> np.ndarray:
-    """∇J of J = E[Σ γ^t r_t], from ∇p = p·Σ_t score_t."""
-    total = np.zeros(len(paths[0].scores[0]))
-    for path in paths:
-        value = sum(gamma**t * r for t, r in enumerate(path.rewards))
-        total += path.probability * value * np.sum(path.scores, axis=0)
-    return total
-
-
-def expected_gradient(paths: list[Path], size: int, estimate: Callable[..., list[list[float]]]) -> np.ndarray:
-    """E[(1/G)·Σ_i Σ_t A_{i,t}·score_{i,t}] over all groups of ``size`` independent trajectories."""
-    total = np.zeros(len(paths[0].scores[0]))
-    for group in itertools.product(paths, repeat=size):
-        p = math.prod(path.probability for path in group)
-        advantages = estimate([list(path.rewards) for path in group])
-        for path, row in zip(group, advantages, strict=True):
-            for a, score in zip(row, path.scores, strict=True):
-                total += p * a * np.asarray(score) / size
-    return total
-
-
-PROCESSES = {
-    "paper": ((0.2, -0.3, 0.5), (0.5, 0.3, 1.0), (0.2, 0.6, 0.0)),
-    "terminal": ((-0.4, 0.1, 0.9), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)),
-    "negative": ((1.0, -1.0, 0.0), (-0.3, 0.7, -0.2), (0.9, -0.5, 0.4)),
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NINE = ["anchor", "gae", "gigpo", "grpo_process", "mt_grpo", "rebn", "return_to_go", "trajectory", "vine"]
+GAMMA_AND_SIZE = [(1.0, 2), (0.9, 3), (0.7, 4), (0.5, 2), (0.0, 3)]
+PROCESSES = ["stop or go", "terminal", "negative", "loop", "random 1", "random 2"]
+MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "trajectory": [{"baseline": "none"}],
+    "return_to_go": [{"baseline": "absorbing"}, {"baseline": "v0"}, {"baseline": "none"}],
+    "anchor": [{"fallback": "absorbing"}, {"fallback": "none"}],
+    "gae": [{"lam": 1.0, "baseline": "none"}],
 }
 
 
+def registered() -> list[Estimator]:
+    """Everything in the registry, and two that a user adds; the registry is left as it was."""
+    before = dict(ESTIMATORS._items)
+
+    @estimator("test_centred", unbiased=True)
+    def centred(rewards: Any, *, gamma: float, centre: float = 0.5) -> Advantages:
+        to_go = [advantages.returns(row, gamma) for row in rewards]
+        return [[gamma**t * (g - centre) for t, g in enumerate(row)] for row in to_go]
+
+    @estimator("test_first_reward")
+    def first_reward(rewards: Any, *, gamma: float) -> Advantages:
+        return [[row[0]] * len(row) for row in rewards]
+
+    found = list(ESTIMATORS.values())
+    ESTIMATORS._items.clear()
+    ESTIMATORS._items.update(before)
+    return found
+
+
+EVERY = registered()
+UNBIASED = [
+    BoundEstimator(one, options)
+    for one in EVERY
+    if one.unbiased or one.exact_at
+    for options in [dict(one.exact_at), *MORE_OPTIONS.get(one.name, [])]
+]
+BIASED = [BoundEstimator(one, {}) for one in EVERY if not one.unbiased] + [
+    BoundEstimator(one, {"norm": "none"}) for one in EVERY if "norm" in one.options
+]
+
+
+def label(case: object) -> str | None:
+    return (
+        "-".join([case.estimator.name, *map(str, case.options.values())]) if isinstance(case, BoundEstimator) else None
+    )
+
+
+def at(case: BoundEstimator, gamma: float, **options: Any) -> BoundEstimator:
+    return dataclasses.replace(case, options={**case.options, "gamma": gamma, **options})
+
+
+def without_values(case: BoundEstimator) -> Any:
+    return lambda rewards, *, states, values: case(rewards, states=states)
+
+
+@pytest.fixture(scope="module")
+def exact() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("enumeration")
+    sys.modules.pop("enumeration", None)
+
+
+@pytest.fixture(scope="module")
+def processes(exact: ModuleType) -> dict[str, Any]:
+    loop = exact.Process(
+        logits=(0.4, -0.3),
+        rewards=((0.2, -0.1), (0.5, 0.9)),
+        outcomes=((((1.0, 1),), ((1.0, 0),)), (((1.0, None),), ((0.6, 0), (0.4, None)))),
+        horizon=3,
+    )
+    return {
+        "stop or go": exact.stop_or_go((0.3, -0.4, 0.2), (0.5, 0.3, 1.0), (0.2, 0.6, 0.0)),
+        "terminal": exact.stop_or_go((-0.4, 0.1, 0.9), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)),
+        "negative": exact.stop_or_go((1.0, -1.0, 0.0), (-0.3, 0.7, -0.2), (0.9, -0.5, 0.4)),
+        "loop": loop,
+        "random 1": exact.random_process(np.random.default_rng(1), most=9),
+        "random 2": exact.random_process(np.random.default_rng(2), most=9),
+    }
+
+
+def with_other_values(paths: list[Any], draw: np.random.Generator) -> list[Any]:
+    """The trajectories with another value for each state and time; 0 behind the end."""
+    table = draw.normal(size=(10, 10))
+    return [
+        dataclasses.replace(path, values=(*(float(table[t, s]) for t, s in enumerate(path.states)), 0.0))
+        for path in paths
+    ]
+
+
+def with_rollouts(paths: list[Any], spread: float) -> list[Any]:
+    """Each trajectory with every combination of errors ±spread in the values of its states, as fresh rollouts have."""
+    out = []
+    for path in paths:
+        count = len(path.rewards)
+        for signs in np.ndindex(*[2] * count):
+            values = (*(v + spread * (2 * s - 1) for v, s in zip(path.values, signs, strict=False)), 0.0)
+            out.append(dataclasses.replace(path, probability=path.probability / 2**count, values=values))
+    return out
+
+
+def test_all_nine_are_there() -> None:
+    assert set(NINE) <= set(ESTIMATORS)
+    assert {name for name in NINE if ESTIMATORS[name].unbiased} == {"anchor", "return_to_go", "trajectory", "vine"}
+    assert {name: ESTIMATORS[name].needs for name in NINE if ESTIMATORS[name].needs} == {
+        "anchor": ("states",), "gigpo": ("states",), "gae": ("values",), "vine": ("values",),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("process", PROCESSES)
-@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.5, 0.0])
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize(("name", "baseline"), UNBIASED)
+@pytest.mark.parametrize(("gamma", "size"), GAMMA_AND_SIZE)
+@pytest.mark.parametrize("case", UNBIASED, ids=label)
 def test_the_expected_gradient_is_the_gradient_of_the_objective(
-    process: str, gamma: float, size: int, name: str, baseline: str
+    exact: ModuleType, processes: dict[str, Any], process: str, gamma: float, size: int, case: BoundEstimator
 ) -> None:
-    paths = stop_or_go(*PROCESSES[process])
-    got = expected_gradient(paths, size, lambda r: ESTIMATORS[name](r, gamma=gamma, baseline=baseline))
-    np.testing.assert_allclose(got, true_gradient(paths, gamma), atol=1e-9)
+    paths = exact.paths(processes[process], gamma)
+    got = exact.moments(paths, size, at(case, gamma)).mean
+    np.testing.assert_allclose(got, exact.true_gradient(paths, gamma), atol=1e-9)
 
 
-@given(
-    theta=st.tuples(*[st.floats(-2, 2)] * 3),
-    go=st.tuples(*[st.floats(-1, 1)] * 3),
-    stop=st.tuples(*[st.floats(-1, 1)] * 3),
-    gamma=st.floats(0, 1),
+@pytest.mark.parametrize("process", ["stop or go", "loop"])
+@pytest.mark.parametrize(("gamma", "size"), GAMMA_AND_SIZE[:3])
+@pytest.mark.parametrize("case", BIASED, ids=label)
+def test_what_is_not_called_unbiased_fails_that_test(
+    exact: ModuleType, processes: dict[str, Any], process: str, gamma: float, size: int, case: BoundEstimator
+) -> None:
+    paths = exact.paths(processes[process], gamma)
+    estimate = without_values(at(case, gamma)) if case.estimator.exact_at else at(case, gamma)
+    truth = exact.true_gradient(paths, gamma)
+    assert np.abs(exact.moments(paths, size, estimate).mean - truth).max() > 1e-5 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("case", UNBIASED, ids=label)
+def test_without_its_discount_weight_it_fails_too(
+    exact: ModuleType, processes: dict[str, Any], case: BoundEstimator
+) -> None:
+    if "discount_weight" not in case.estimator.options or case.options.get("baseline") == "v0":
+        assert case.estimator.name in {"trajectory", "return_to_go", "anchor", "test_centred"}
+        return
+    paths = exact.paths(processes["stop or go"], 0.7)
+    got = exact.moments(paths, 3, at(case, 0.7, discount_weight="dropped")).mean
+    np.testing.assert_allclose(got / exact.true_gradient(paths, 0.7), [1.0, 1 / 0.7, 1 / 0.49], rtol=1e-9)
+    undiscounted = exact.paths(processes["stop or go"], 1.0)
+    got = exact.moments(undiscounted, 3, at(case, 1.0, discount_weight="dropped")).mean
+    np.testing.assert_allclose(got, exact.true_gradient(undiscounted, 1.0), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "gamma", "ratios"),
+    [
+        ("return_to_go", {}, 1.0, (1.0, 1.0, 1.0)),
+        ("grpo_process", {"norm": "none"}, 1.0, (0.32, -0.63, 0.88)),
+        ("mt_grpo", {"norm": "none"}, 1.0, (0.225, -0.70, 0.30)),
+        ("return_to_go", {"discount_weight": "dropped"}, 0.7, (1.0, 1.43, 2.04)),
+    ],
 )
-def test_unbiased_on_random_processes(
-    theta: tuple[float, ...], go: tuple[float, ...], stop: tuple[float, ...], gamma: float
+def test_the_table_of_the_stop_or_go_process(
+    exact: ModuleType,
+    processes: dict[str, Any],
+    name: str,
+    options: dict[str, Any],
+    gamma: float,
+    ratios: tuple[float, ...],
 ) -> None:
-    paths = stop_or_go(theta, go, stop)
-    truth = true_gradient(paths, gamma)
-    for name, baseline in UNBIASED:
-        got = expected_gradient(paths, 3, lambda r, n=name, b=baseline: ESTIMATORS[n](r, gamma=gamma, baseline=b))
-        np.testing.assert_allclose(got, truth, atol=1e-9)
+    paths = exact.paths(processes["stop or go"], gamma)
+    got = exact.moments(paths, 4, BoundEstimator(ESTIMATORS[name], {"gamma": gamma, **options})).mean
+    np.testing.assert_allclose(got / exact.true_gradient(paths, gamma), ratios, atol=0.005)
 
 
-def test_the_mean_baseline_is_exactly_a_multiple_of_the_gradient() -> None:
-    paths = stop_or_go(*PROCESSES["paper"])
-    for size in (2, 3, 4):
-        got = expected_gradient(paths, size, lambda r: trajectory(r, gamma=0.9, baseline="mean"))
-        np.testing.assert_allclose(got, (size - 1) / size * true_gradient(paths, 0.9), atol=1e-9)
-
-
-def test_dropping_the_discount_weight_is_another_objective() -> None:
-    paths = stop_or_go(*PROCESSES["paper"])
-    got = expected_gradient(paths, 3, lambda r: return_to_go(r, gamma=0.7, discount_weight="dropped"))
-    ratio = got / true_gradient(paths, 0.7)
-    np.testing.assert_allclose(ratio, [1.0, 1 / 0.7, 1 / 0.49], rtol=1e-6)
-
-
-def test_per_index_normalised_rewards_fail_the_same_test() -> None:
-    """The published per-index form gets a sign wrong here; the test above would notice."""
-
-    def per_index(rewards: list[list[float]]) -> list[list[float]]:
-        depth = max(map(len, rewards))
-        columns = [[r[t] for r in rewards if t < len(r)] for t in range(depth)]
-        normal = [[0.0] * len(r) for r in rewards]
-        for t, column in enumerate(columns):
-            mean, std = np.mean(column), np.std(column)
-            for i, r in enumerate(rewards):
-                if t < len(r):
-                    normal[i][t] = float((r[t] - mean) / (std + 1e-6))
-        return [[sum(row[t:]) for t in range(len(row))] for row in normal]
-
-    paths = stop_or_go(*PROCESSES["paper"])
-    ratio = expected_gradient(paths, 4, per_index) / true_gradient(paths, 1.0)
-    assert ratio[1] < 0
-
-
-def test_worked_numbers() -> None:
-    assert returns([0.1, 0.1, 0.2, 0.6], 1.0) == pytest.approx([1.0, 0.9, 0.8, 0.6])
-    assert returns([0.1, 0.1, 0.2, 0.6], 0.9)[0] == pytest.approx(0.7894)
-    relative = trajectory([[1.0], [1.0], [0.0], [0.8]], gamma=1.0, baseline="mean")
-    assert [a for row in relative for a in row] == pytest.approx([0.3, 0.3, -0.7, 0.1])
-    # Two trajectories; the second ends one turn earlier, so turn 1 of the first has nobody to be compared with.
-    assert return_to_go([[1.0, 2.0], [4.0]], gamma=0.5) == [[2.0 - 4.0, 0.5 * 2.0], [4.0 - 2.0]]
-    assert return_to_go([[1.0, 2.0], [4.0]], gamma=0.5, baseline="absorbing")[0][1] == 0.5 * 2.0
-
-
-@given(ragged, st.floats(0, 1))
-def test_v0_equals_trajectory_for_terminal_rewards(rewards: list[list[float]], gamma: float) -> None:
-    terminal = [[0.0] * (len(r) - 1) + [r[-1]] for r in rewards]
-    by_turn = return_to_go(terminal, gamma=1.0, baseline="v0")
-    whole = trajectory(terminal, gamma=1.0, baseline="loo")
-    for a, b in zip(by_turn, whole, strict=True):
-        assert a == pytest.approx(b, abs=1e-9)
-
-
-@given(ragged, st.floats(0, 1), st.sampled_from(UNBIASED))
-def test_shape_and_homogeneity(rewards: list[list[float]], gamma: float, which: tuple[str, str]) -> None:
-    estimate = ESTIMATORS[which[0]]
-    advantages = estimate(rewards, gamma=gamma, baseline=which[1])
-    assert [len(a) for a in advantages] == [len(r) for r in rewards]
-    tripled = estimate([[3 * x for x in r] for r in rewards], gamma=gamma, baseline=which[1])
-    for a, b in zip(advantages, tripled, strict=True):
-        assert [3 * x for x in a] == pytest.approx(b, abs=1e-9)
-
-
-@given(ragged, st.floats(0, 1), st.data())
-def test_earlier_rewards_never_change_later_advantages(
-    rewards: list[list[float]], gamma: float, data: st.DataObject
+@pytest.mark.parametrize("name", ["grpo_process", "mt_grpo"])
+def test_dividing_by_a_standard_deviation_leaves_the_wrong_sign(
+    exact: ModuleType, processes: dict[str, Any], name: str
 ) -> None:
-    i = data.draw(st.integers(0, len(rewards) - 1))
-    k = data.draw(st.integers(0, len(rewards[i]) - 1))
-    changed = [list(r) for r in rewards]
-    changed[i][k] += 1.0
-    before, after = (return_to_go(r, gamma=gamma) for r in (rewards, changed))
-    assert before[i][k + 1 :] == after[i][k + 1 :]
+    paths = exact.paths(processes["stop or go"], 1.0)
+    got = exact.moments(paths, 4, BoundEstimator(ESTIMATORS[name], {"gamma": 1.0})).mean
+    assert (got / exact.true_gradient(paths, 1.0))[1] < 0
 
 
-@given(ragged, st.floats(0, 1), st.sampled_from(UNBIASED))
-def test_a_baseline_never_depends_on_its_own_trajectory(
-    rewards: list[list[float]], gamma: float, which: tuple[str, str]
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_group_mean_is_exactly_a_multiple_of_the_gradient(
+    exact: ModuleType, processes: dict[str, Any], size: int
 ) -> None:
-    estimate = ESTIMATORS[which[0]]
-    changed = [list(r) for r in rewards]
-    changed[0] = [x + 1.0 for x in changed[0]]
-    own = estimate(changed, gamma=gamma, baseline="none")[0]
-    own_before = estimate(rewards, gamma=gamma, baseline="none")[0]
-    after = estimate(changed, gamma=gamma, baseline=which[1])[0]
-    before = estimate(rewards, gamma=gamma, baseline=which[1])[0]
-    moved = [a - b for a, b in zip(after, before, strict=True)]
-    assert moved == pytest.approx([a - b for a, b in zip(own, own_before, strict=True)], abs=1e-9)
+    paths = exact.paths(processes["loop"], 0.9)
+    got = exact.moments(paths, size, BoundEstimator(ESTIMATORS["trajectory"], {"gamma": 0.9, "baseline": "mean"})).mean
+    np.testing.assert_allclose(got, (size - 1) / size * exact.true_gradient(paths, 0.9), atol=1e-9)
 
 
-@given(ragged)
-def test_constants_at_the_end_and_at_each_step(rewards: list[list[float]]) -> None:
-    plain = trajectory(rewards, gamma=1.0)
-    at_end = trajectory([[*r[:-1], r[-1] + 2.0] for r in rewards], gamma=1.0)
-    for a, b in zip(plain, at_end, strict=True):
-        assert a == pytest.approx(b, abs=1e-9)
-    each = trajectory([[x + 2.0 for x in r] for r in rewards], gamma=1.0)
-    if len({len(r) for r in rewards}) > 1:  # a bonus per step favours long trajectories
-        assert any(a != pytest.approx(b, abs=1e-6) for a, b in zip(plain, each, strict=True))
+@pytest.mark.parametrize("process", ["stop or go", "loop"])
+@pytest.mark.parametrize("gamma", [1.0, 0.8])
+def test_values_need_not_be_right(exact: ModuleType, processes: dict[str, Any], process: str, gamma: float) -> None:
+    paths = exact.paths(processes[process], gamma)
+    truth = exact.true_gradient(paths, gamma)
+    wrong = with_other_values(paths, np.random.default_rng(0))
+    whole = BoundEstimator(ESTIMATORS["gae"], {"gamma": gamma, "lam": 1.0})
+    np.testing.assert_allclose(exact.moments(wrong, 2, whole).mean, truth, atol=1e-9)
+    one_step = BoundEstimator(ESTIMATORS["vine"], {"gamma": gamma})
+    noisy = with_rollouts(paths, spread=0.7)
+    np.testing.assert_allclose(exact.moments(noisy, 1, one_step).mean, truth, atol=1e-9)
+    assert np.abs(exact.moments(wrong, 1, one_step).mean - truth).max() > 1e-3  # no rollouts of these states
 
 
-@given(ragged)
-def test_baselines_do_not_add_variance_to_terminal_rewards(rewards: list[list[float]]) -> None:
-    terminal = [[0.0] * 2 + [r[-1]] for r in rewards]
-    raw = [r[-1] for r in terminal]
-    centred = trajectory(terminal, gamma=1.0, baseline="mean")
-    assert np.var([row[0] for row in centred]) <= np.var(raw) + 1e-12
+@pytest.mark.parametrize("lam", [0.0, 0.6, 0.95])
+def test_gae_is_as_biased_as_its_values_are_wrong(exact: ModuleType, processes: dict[str, Any], lam: float) -> None:
+    paths = exact.paths(processes["stop or go"], 0.9)
+    truth = exact.true_gradient(paths, 0.9)
+    case = BoundEstimator(ESTIMATORS["gae"], {"gamma": 0.9, "lam": lam})
+    np.testing.assert_allclose(exact.moments(paths, 2, case).mean, truth, atol=1e-9)
+    by_group = exact.moments(paths, 4, without_values(case)).mean
+    assert 0 < np.abs(by_group / truth - 1).max() <= 2.5 * (1 - lam)
 
 
-@given(ragged, st.permutations(range(5)))
-def test_members_may_come_in_any_order(rewards: list[list[float]], order: list[int]) -> None:
-    order = [i for i in order if i < len(rewards)]
-    shuffled = return_to_go([rewards[i] for i in order], gamma=0.9)
-    straight = return_to_go(rewards, gamma=0.9)
-    for place, i in enumerate(order):
-        assert shuffled[place] == pytest.approx(straight[i], abs=1e-9)
+@pytest.mark.parametrize("process", ["stop or go", "loop", "random 1"])
+@pytest.mark.parametrize("gamma", [1.0, 0.8])
+@pytest.mark.parametrize("case", UNBIASED, ids=label)
+def test_potential_based_shaping_leaves_the_expected_gradient_alone(
+    exact: ModuleType, processes: dict[str, Any], process: str, gamma: float, case: BoundEstimator
+) -> None:
+    potential = (0.7, -1.3, 0.4)
+    shaped = []
+    for path in exact.paths(processes[process], gamma):
+        phi = [*(potential[s] for s in path.states), 0.0]
+        rewards = tuple(r + gamma * phi[t + 1] - phi[t] for t, r in enumerate(path.rewards))
+        shaped.append(
+            dataclasses.replace(
+                path, rewards=rewards, values=tuple(v - p for v, p in zip(path.values, phi, strict=True))
+            )
+        )
+    truth = exact.true_gradient(exact.paths(processes[process], gamma), gamma)
+    np.testing.assert_allclose(exact.moments(shaped, 3, at(case, gamma)).mean, truth, atol=1e-9)
 
 
-def test_scales() -> None:
-    rewards = [[[1.0], [0.0], [0.0], [1.0]], [[0.5], [0.5]]]
-    advantages = [trajectory(r, gamma=1.0, baseline="mean") for r in rewards]
-    assert scale(advantages, "none") == advantages
-    by_group = scale(advantages, "group_std", groups_rewards=rewards)
-    assert by_group[0][0][0] == pytest.approx(0.5 / (np.std([1, 0, 0, 1], ddof=1) + 1e-4))
-    assert by_group[1] == [[0.0], [0.0]]
-    by_batch = scale(advantages, "batch_std")
-    values = [a for g in by_batch for r in g for a in r]
-    assert np.mean(np.square(values)) == pytest.approx(1.0)
-    with pytest.raises(UnknownNameError, match="group_std"):
-        scale(advantages, "group_sdt")
+def test_comparing_lowers_the_variance(exact: ModuleType, processes: dict[str, Any]) -> None:
+    """Of the gradient, where the rewards are far from zero: nothing, whole returns, what came after, true values."""
+    paths = exact.paths(processes["stop or go"], 1.0)
+    ladder = [
+        ("trajectory", {"baseline": "none"}),
+        ("trajectory", {}),
+        ("return_to_go", {}),
+        ("vine", {}),
+    ]
+    found = [exact.moments(paths, 4, BoundEstimator(ESTIMATORS[n], {"gamma": 1.0, **o})).variance for n, o in ladder]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 2 * found[2]
 
 
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ConfigError, match="gamma must lie in"):
-        trajectory([[1.0], [0.0]], gamma=1.5)
-    with pytest.raises(ConfigError, match="gamma"):
-        trajectory([[1.0], [0.0]], gamma=float("nan"))
-    with pytest.raises(ConfigError, match="num_generations"):
-        return_to_go([[1.0]], gamma=1.0)
-    with pytest.raises(UnknownNameError, match="Did you mean 'step'"):
-        return_to_go([[1.0], [0.0]], gamma=1.0, baseline="stp")
-    with pytest.raises(UnknownNameError, match="discount_weight"):
-        return_to_go([[1.0], [0.0]], gamma=1.0, discount_weight="no")
-    with pytest.raises(RewardError, match="trajectory 1, turn 0"):
-        trajectory([[1.0], [float("inf")]], gamma=1.0)
+def test_comparing_within_a_state_lowers_the_variance_where_states_differ(exact: ModuleType) -> None:
+    end = ((1.0, None),)
+    fork = exact.Process(
+        logits=(0.0, 0.5, -0.5),
+        rewards=((0.0, 0.0), (2.1, 1.9), (-0.2, 0.2)),
+        outcomes=((((1.0, 1),), ((1.0, 2),)), (end, end), (end, end)),
+        horizon=2,
+    )
+    paths = exact.paths(fork, 1.0)
+    anchored, stepwise = (
+        exact.moments(paths, 4, BoundEstimator(ESTIMATORS[name], {"gamma": 1.0})).variance
+        for name in ("anchor", "return_to_go")
+    )
+    assert anchored < stepwise
+
+
+def test_binding_names_what_is_wrong() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'return_to_go'"):
-        ESTIMATORS["return_to_goo"]
+        bind("return_to_goo", gamma=1.0)
+    with pytest.raises(ConfigError, match=r"'trajectory' has no option 'discount_weight'\. It has: 'baseline'\."):
+        bind("trajectory", gamma=1.0, discount_weight="dropped")
+    with pytest.raises(ConfigError, match=r"no option 'lamm'\. Did you mean 'lam'\?"):
+        bind("gae", gamma=1.0, lamm=0.5)
+    with pytest.raises(UnknownNameError, match="Did you mean 'step'"):
+        bind("return_to_go", gamma=1.0, baseline="stp")
+    with pytest.raises(ConfigError, match=r"lam must lie in \[0, 1\], got 1.5"):
+        bind("gae", gamma=1.0, lam=1.5)
+    with pytest.raises(ConfigError, match="gamma must lie in"):
+        bind("return_to_go", gamma=2.0)
+    with pytest.raises(ConfigError, match="omega must be"):
+        bind("gigpo", gamma=1.0, omega=-1.0)
+
+
+def test_what_is_bound_passes_what_is_needed() -> None:
+    bound = bind("anchor", gamma=1.0, fallback="none")
+    assert bound.needs == ("states",)
+    rewards, states, values = [[1.0], [2.0]], [["a"], ["a"]], [[0.0, 0.0], [0.0, 0.0]]
+    assert bound(rewards, states=states, values=values) == [[-1.0], [1.0]]
+    with pytest.raises(ConfigError, match="needs states"):
+        bound(rewards)
+    assert bind("return_to_go", gamma=1.0)(rewards, states=states, values=values) == [[-1.0], [1.0]]
+    assert bind("gae", gamma=1.0)(rewards) == [[-1.0], [1.0]]
+    assert bind("gae", gamma=1.0)(rewards, values=[[1.0, 0.0], [1.0, 0.0]]) == [[0.0], [1.0]]
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_a_biased_estimator_is_warned_of_when_it_is_chosen(name: str) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        bound = bind(name, gamma=0.9)
+        bound([[1.0, 2.0], [0.5]], states=[[0, 1], [0]], values=[[0.0] * 3, [0.0] * 2])
+    assert [w.category for w in seen] == [BiasWarning] * (name in {"gigpo", "grpo_process", "mt_grpo", "rebn"})
+    assert all(name in str(w.message) and w.filename == __file__ for w in seen)

@@ -15,7 +15,8 @@ from trajgym.errors import EnvironmentFault, RewardError, TrainingError
 from trajgym.evaluation.records import read_trajectories
 from trajgym.rollout import derive_seed
 from trajgym.trainers.config import load_config
-from trajgym.trainers.grpo import GRPOTrainer, train, usable_groups
+from trajgym.trainers.groups import usable_groups
+from trajgym.trainers.grpo import GRPOTrainer, train
 from trajgym.types import Action, Observation, Step, StopReason, Task, TokenStream, Trajectory
 
 GROUPS, MEMBERS = 4, 8  # of the fixture identity_options
@@ -28,7 +29,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def weights(trainer: GRPOTrainer) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    return {name: value.clone() for name, value in trainer.learner.model.state_dict().items()}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -75,7 +76,7 @@ def test_the_others_of_a_group_are_compared_among_themselves(identity_options: d
     whole = usable_groups([member(1.0), member(0.0), member(0.5)], 3)
     assert hit == whole
     assert trainer.credit(hit) == [[[0.75], [-0.75], [0.0]]]
-    assert trainer.lay_out(hit, trainer.credit(hit)).normalizer == 3 * trainer.config.max_turn_tokens
+    assert trainer.learner.lay_out(hit, trainer.credit(hit)).normalizer == 3 * trainer.config.max_turn_tokens
     assert usable_groups([member(1.0), lost, lost, lost], 4) == []
 
 
@@ -242,7 +243,7 @@ def test_budgets_that_cut_every_trajectory_are_told_from_faults(identity_options
     options = {**identity_options, "truncated": "drop", "max_turn_tokens": 1, "updates": 9, "fault_limit": 2}
     trainer = GRPOTrainer(load_config(options))
     with torch.no_grad():
-        trainer.model.get_output_embeddings().weight[2].zero_()  # hardly ever the end of a turn
+        trainer.learner.model.get_output_embeddings().weight[2].zero_()  # hardly ever the end of a turn
     with pytest.raises(TrainingError, match=r"2 updates in a row.*set truncated to keep"):
         trainer.run()
 

@@ -27,7 +27,8 @@ from trajgym.errors import (
 )
 from trajgym.evaluation.records import read_trajectories
 from trajgym.trainers.config import load_config
-from trajgym.trainers.grpo import GRPOTrainer, train, usable_groups
+from trajgym.trainers.groups import usable_groups
+from trajgym.trainers.grpo import GRPOTrainer, train
 from trajgym.trainers.interrupt import Interrupted
 from trajgym.types import Action, Observation, Step, StopReason, Task, TokenStream, Trajectory
 
@@ -95,24 +96,24 @@ def test_the_reference_and_the_base_of_adapters_do_not_move(
     assert full.reference is not None
     with full.reference.active() as model:
         assert all(torch.equal(v, start[k]) for k, v in model.state_dict().items())
-    assert not torch.equal(full.model.state_dict()["lm_head.weight"], start["lm_head.weight"])
+    assert not torch.equal(full.learner.model.state_dict()["lm_head.weight"], start["lm_head.weight"])
 
     lora = GRPOTrainer(load_config({**identity_options, "kl_coef": 0.05, "name": "lora", "use_lora": True}))
-    trained = {n: p.numel() for n, p in lora.model.named_parameters() if p.requires_grad}
+    trained = {n: p.numel() for n, p in lora.learner.model.named_parameters() if p.requires_grad}
     # r·(d + k) weights for each adapted layer: four square layers of width 32 in each of two blocks.
     assert sum(trained.values()) == 8 * lora.config.lora_rank * (32 + 32)
     ids = torch.tensor([[1, 3, 2, 1, 4]])
-    before = lora.model(input_ids=ids).logits.detach()
+    before = lora.learner.model(input_ids=ids).logits.detach()
     lora.run()
-    with torch.no_grad(), lora.model.disable_adapter():
-        assert torch.equal(lora.model(input_ids=ids).logits, before)
-        for name, value in lora.model.state_dict().items():
+    with torch.no_grad(), lora.learner.model.disable_adapter():
+        assert torch.equal(lora.learner.model(input_ids=ids).logits, before)
+        for name, value in lora.learner.model.state_dict().items():
             key = name.removeprefix("base_model.model.").replace(".base_layer", "")
             if "lora_" not in name:
                 assert torch.equal(value, start[key])
-    adapted = lora.model(input_ids=ids).logits
+    adapted = lora.learner.model(input_ids=ids).logits
     assert not torch.allclose(adapted, before)
-    merged = lora.model.merge_and_unload()
+    merged = lora.learner.model.merge_and_unload()
     torch.testing.assert_close(merged(input_ids=ids).logits, adapted, atol=1e-5, rtol=1e-5)
 
 
@@ -267,7 +268,7 @@ def test_ctrl_c_between_micro_batches_leaves_the_weights_of_the_last_update(
     whole = train(load_config({**identity_options, "updates": 1, "name": "whole"}))
     trainer = GRPOTrainer(load_config({**identity_options, "updates": 5, "microbatch_tokens": 30, "name": "cut"}))
     calls = 0
-    real = trainer.logprobs
+    real = trainer.learner.logprobs
 
     def press_in_the_second_update(micro: Any) -> Any:
         nonlocal calls
@@ -276,7 +277,7 @@ def test_ctrl_c_between_micro_batches_leaves_the_weights_of_the_last_update(
             os.kill(os.getpid(), signal.SIGINT)
         return real(micro)
 
-    monkeypatch.setattr(trainer, "logprobs", press_in_the_second_update)
+    monkeypatch.setattr(trainer.learner, "logprobs", press_in_the_second_update)
     with pytest.raises(Interrupted, match=r"after 1 of 5 updates.*--resume"):
         trainer.run()
     assert calls > 2
@@ -307,7 +308,7 @@ def test_invalid_members_leave_the_group() -> None:
 def test_damaged_weights_stop_the_run(identity_options: dict[str, Any]) -> None:
     trainer = GRPOTrainer(load_config(identity_options))
     with torch.no_grad():
-        next(iter(trainer.model.parameters())).fill_(float("nan"))
+        next(iter(trainer.learner.model.parameters())).fill_(float("nan"))
     with pytest.raises(TrainingError, match="not finite"):
         trainer.learn(*_one_group(trainer))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from trajgym.trainers.metrics import no_signal, rollout_metrics
@@ -56,6 +58,7 @@ LOST = Trajectory(TASK, (), (turn(1, accuracy=9.0),), fault="Died: the worker")
 def test_means_by_hand() -> None:
     assert rollout_metrics([RIGHT, LOST, CUT], gamma=0.5) == pytest.approx(
         {
+            "env_steps": 3.0 + 1.0 + 2.0,
             "reward": (1.5 + 0.25) / 2,
             "return": ((0.5 + 0.25 * 1.0) + 0.5 * 0.25) / 2,
             "success": 0.5,
@@ -107,12 +110,24 @@ def test_terms_that_only_some_steps_have() -> None:
     assert found["reward"] == pytest.approx(sum(v for k, v in found.items() if k.startswith("reward/")))
 
 
-def test_success_is_not_claimed_where_no_answer_is_graded() -> None:
-    dense = Trajectory(TASK, (), (turn(1, tool_success=0.1),))
+def test_success_is_graded_also_where_nobody_pays_for_it() -> None:
+    def said(text: str, **terms: float) -> Trajectory:
+        return Trajectory(TASK, (), (Step(Action(text), Observation(), 0.0, terms, stop_reason=StopReason.ANSWERED),))
+
     cut = Trajectory(TASK, (), (turn(0, reason=StopReason.TURN_TOKENS),))
-    assert not {"success", "unreadable_share"} & rollout_metrics([dense, cut], 1.0).keys()
+    dense = [said("#### 72", tool_success=0.1), said("#### 73"), said("?"), cut]
+    found = rollout_metrics(dense, 1.0)
+    assert (found["success"], found["unreadable_share"]) == (1 / 4, pytest.approx(1 / 3))
+    unpaid = [said("#### 72", accuracy=0.0), cut]  # its weight is 0 at present
+    assert rollout_metrics(unpaid, 1.0)["success"] == 0.0
+    assert rollout_metrics(unpaid, 1.0, accuracy_paid=False)["success"] == 0.5
     assert rollout_metrics([RIGHT, cut], 1.0)["success"] == 0.5
-    assert rollout_metrics([cut], 1.0)["success"] == 0.0
+
+
+def test_success_is_not_claimed_where_no_answer_can_be_graded() -> None:
+    for steps in [(turn(1, tool_success=0.1),), (turn(0, reason=StopReason.ANSWERED),)]:
+        found = rollout_metrics([Trajectory(Task("walk", "Find the door.", ""), (), steps)], 1.0)
+        assert not {"success", "unreadable_share"} & found.keys()
 
 
 def test_nothing_but_faults_says_nothing_of_the_policy() -> None:
@@ -125,7 +140,15 @@ def test_nothing_but_faults_says_nothing_of_the_policy() -> None:
 
 @pytest.mark.parametrize(
     ("group", "nothing"),
-    [([[0.0, 0.0], [0.0]], True), ([], True), ([[], []], True), ([[0.0], [-1e-6]], False), ([[1e-13], [0.0]], True)],
+    [
+        ([[0.0, 0.0], [0.0]], True),
+        ([], True),
+        ([[], []], True),
+        ([[0.0], [-1e-6]], False),
+        ([[[0.0, 1.0], []]], False),
+        ([[[0.0], []]], True),
+        ([[1e-13], [0.0]], True),
+    ],
 )
-def test_a_group_of_equals_teaches_nothing(group: list[list[float]], nothing: bool) -> None:
+def test_a_group_of_equals_teaches_nothing(group: Any, nothing: bool) -> None:
     assert no_signal(group) is nothing

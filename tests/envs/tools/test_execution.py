@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import pickle
 import signal
 import threading
 import time
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from trajgym.envs.tools import Tool, ToolFailure, ToolSessions, tool
@@ -265,3 +268,103 @@ class TestChoice:
             ToolSessions(["calculater"], seed=0)
         with pytest.raises(ConfigError, match="Two tools"):
             ToolSessions([nap, nap], seed=0)
+
+
+class TestClone:
+    """Tools in the middle of an episode, twice."""
+
+    @staticmethod
+    def counting(**parts: Any) -> Tool:
+        """Return a tool that counts its calls; ``parts`` become attributes of its class."""
+
+        def call(self: Any) -> int:
+            """Count up."""
+            self.count = getattr(self, "count", 0) + 1
+            return int(self.count)
+
+        return tool(type("counting", (), {"__call__": call, "__doc__": "Count up.", "closed": 0, **parts}))
+
+    @staticmethod
+    def counts(sessions: ToolSessions, times: int = 1, name: str = "counting") -> list[str]:
+        return [sessions.run([ToolCall(name, {})])[0].content for _ in range(times)]
+
+    def test_each_goes_on_alone(self) -> None:
+        counting = self.counting(clone=copy.copy)
+        assert counting.can_clone
+        with ToolSessions([counting, whoami], seed=0) as sessions:
+            assert self.counts(sessions, 2) == ["1", "2"]
+            with sessions.clone() as twin, copy.deepcopy(sessions) as other:
+                assert [self.counts(s, 2) for s in (twin, sessions, other)] == [["3", "4"]] * 3
+            assert self.counts(sessions) == ["5"]  # closing a twin does not close this one
+            with pytest.raises(EpisodeError, match="closed"):
+                twin.run([])
+
+    def test_a_tool_that_was_not_called_needs_no_clone(self) -> None:
+        counting = self.counting()
+        assert not counting.can_clone
+        with ToolSessions([counting], seed=0) as sessions:
+            with sessions.clone() as twin:
+                assert self.counts(twin) == self.counts(sessions) == ["1"]
+            with pytest.raises(ConfigError, match=r"'counting' has a state .* method clone\(self\)"):
+                sessions.clone()
+
+    def test_a_tool_may_say_that_it_cannot(self) -> None:
+        def refuse(self: Any) -> Any:
+            raise ConfigError("its file is open. Close it.")
+
+        counting = self.counting(clone=refuse, can_clone=False)
+        assert not counting.can_clone
+        with ToolSessions([counting], seed=0) as sessions:
+            self.counts(sessions)
+            with pytest.raises(ConfigError, match="'counting' cannot be cloned now: its file is open"):
+                sessions.clone()
+
+    @pytest.mark.parametrize(
+        ("clone", "error", "message"),
+        [
+            (lambda self: self, ConfigError, "another instance of its class"),
+            (lambda self: None, ConfigError, "another instance of its class, got None"),
+            (lambda self: 1 / 0, EnvironmentFault, "did not clone itself: ZeroDivisionError"),
+        ],
+    )
+    def test_a_clone_that_is_none(self, clone: Any, error: type[Exception], message: str) -> None:
+        with ToolSessions([self.counting(clone=clone)], seed=0) as sessions:
+            self.counts(sessions)
+            with pytest.raises(error, match=message):
+                sessions.clone()
+
+    def test_what_was_cloned_before_the_failure_is_closed(self) -> None:
+        closed: list[Any] = []
+        good = self.counting(clone=copy.copy, close=lambda self: closed.append(self))
+        bad = tool(name="bad")(self.counting().target)
+        with ToolSessions([good, bad], seed=0) as sessions:
+            self.counts(sessions)
+            self.counts(sessions, name="bad")
+            with pytest.raises(ConfigError, match="'bad'"):
+                sessions.clone()
+            assert len(closed) == 1
+        assert len(closed) == 2
+
+    def test_a_state_behind_a_time_limit_stays_there(self) -> None:
+        counting = tool(timeout=30)(self.counting(clone=copy.copy).target)
+        assert not counting.can_clone
+        with ToolSessions([counting], seed=0) as sessions:
+            with sessions.clone() as twin:
+                assert self.counts(twin) == ["1"]
+            self.counts(sessions)
+            for attempt in (sessions.clone, lambda: cloudpickle.dumps(sessions)):
+                with pytest.raises(ConfigError, match=r"'counting' cannot be (cloned|pickled) now: with timeout="):
+                    attempt()
+
+    def test_without_a_state_a_time_limit_does_not_matter(self) -> None:
+        limited = tool(timeout=30)(nap.target)
+        assert limited.can_clone
+        call = [ToolCall("nap", {"seconds": 0.0, "label": "a"})]
+        with ToolSessions([limited], seed=0) as sessions:
+            expected = sessions.run(call)
+            with sessions.clone() as twin, pickle.loads(cloudpickle.dumps(sessions)) as other:
+                assert twin.run(call) == other.run(call) == expected
+
+    def test_the_form_of_clone_is_checked_when_the_tool_is_made(self) -> None:
+        with pytest.raises(TypeError, match=r"needs the form clone\(self\)"):
+            self.counting(clone=lambda self, deep: self)

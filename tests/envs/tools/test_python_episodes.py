@@ -27,7 +27,7 @@ from trajgym.envs.sandbox import IsolationUnavailable, Limits, Pool
 from trajgym.envs.tools import Tool, ToolSessions
 from trajgym.envs.tools import python as python_file
 from trajgym.envs.tools.python import python_tool, shared_pool
-from trajgym.errors import RewardError
+from trajgym.errors import ConfigError, RewardError
 from trajgym.policies.base import TextPolicy
 from trajgym.rollout import EnvPool, Episode, collect
 from trajgym.types import Message, StopReason, Task, ToolCall, ToolResult
@@ -129,6 +129,23 @@ def test_copies_and_pickles_of_an_environment_work_on_their_own(python: Tool) ->
         assert twin.tools["other"].description == env.tools["other"].description
         twin.close()
     assert pickle.loads(cloudpickle.dumps(python))().limits == python().limits
+
+
+def test_an_interpreter_that_runs_cannot_be_cloned_and_one_for_each_call_can(python: Tool) -> None:
+    each = python_tool(name="each", stateless=True, packages=())
+    assert (python.can_clone, each.can_clone) == (False, True)
+    with ToolSessions([each], seed=3) as sessions:
+        ask_each = [ToolCall("each", {"code": "import random; print(random.random())"})]
+        drawn = sessions.run(ask_each)
+        with sessions.clone() as twin:
+            assert twin.run(ask_each) == sessions.run(ask_each) == drawn
+    env = ToolEnv(TASKS, tools=[python])
+    env.reset(seed=0)
+    env.step(turn("x = 6"))
+    with pytest.raises(ConfigError, match=r"Tool 'python' cannot be cloned now.*python_tool\(stateless=True\)"):
+        env.clone()
+    assert env.step(turn("x * 7"))[0] == "42"  # the original is none the worse
+    env.close()
 
 
 def test_a_faulted_trajectory_is_invalid_and_the_others_are_fine(python: Tool, pool: Pool) -> None:

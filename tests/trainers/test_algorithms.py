@@ -1,0 +1,225 @@
+"""Every estimator, loss and way of sampling through the whole loop: each has the effect that its option promises."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trajgym.errors import RewardError
+from trajgym.rollout import EnvPool
+from trajgym.trainers.advantages import ESTIMATORS, BiasWarning, estimator
+from trajgym.trainers.config import load_config
+from trajgym.trainers.grpo import GRPOTrainer, train
+from trajgym.trainers.interrupt import Interrupt
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
+    return load_file(next((newest / "model").glob("*.safetensors")))
+
+
+def moved(folder: Path, start: Path) -> bool:
+    before = load_file(start / "model.safetensors")
+    return any(not torch.equal(v, before[k]) for k, v in weights(folder).items())
+
+
+def run(options: dict[str, Any], **changes: Any) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiasWarning)
+        return train(load_config({**options, **changes}))
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_every_estimator_trains(identity_options: dict[str, Any], digit_model: Path, name: str) -> None:
+    # Two turns, so that estimators that look at states or later rewards have something to look at.
+    two = {"env": "TestTwice-v0", "max_episode_tokens": 48, "estimator": name, "vine_rollouts": 2}
+    folder = run(identity_options, **two)
+    lines = metrics(folder)
+    assert all(math.isfinite(v) for line in lines for v in line.values())
+    assert lines[-1]["grad_norm"] > 0
+    assert moved(folder, digit_model)
+
+
+def test_a_biased_estimator_warns(identity_options: dict[str, Any]) -> None:
+    with pytest.warns(BiasWarning, match="wrong sign"):
+        GRPOTrainer(load_config({**identity_options, "estimator": "grpo_process"}))
+
+
+def test_an_estimator_of_ones_own(identity_options: dict[str, Any], digit_model: Path) -> None:
+    @estimator("own", unbiased=True)
+    def own(rewards: Any, *, gamma: float, centre: float = 0.5) -> Any:
+        return [[sum(row[t:]) - centre for t in range(len(row))] for row in rewards]
+
+    try:
+        folder = run(identity_options, estimator="own", estimator_options={"centre": 0.25})
+        assert moved(folder, digit_model)
+    finally:
+        del ESTIMATORS._items["own"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"importance": "turn"},
+        {"importance": "trajectory"},
+        {"objective": "cispo"},
+        {"objective": "dual_clip", "dual_clip": 1.1},
+        {"objective": "cispo", "importance": "turn"},
+        {"kl_form": "k2", "kl_coef": 0.5},
+        {"kl_form": "k3", "kl_coef": 0.5},
+        {"kl_form": "k1_in_reward", "kl_coef": 0.5},
+        {"inner_epochs": 3, "minibatches": 1},
+        {"advantage_scale": "ema_std"},
+        {"truncated": "penalty", "truncation_penalty": 0.5},
+        {"overlong_penalty": 1.0, "overlong_buffer": 4},
+        {"clip_range": 0.01, "clip_range_high": 0.01},
+    ],
+    ids=lambda options: "-".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_every_option_of_the_loss_acts(identity_options: dict[str, Any], loss: dict[str, Any]) -> None:
+    # Off-policy steps, so that ratios are something else than 1.
+    base = {**identity_options, "updates": 3, "minibatches": 4, "learning_rate": 2e-2}
+    plain = run(base, name="plain", **({"kl_coef": loss["kl_coef"]} if "kl_coef" in loss else {}))
+    changed = run(base, **loss, name="changed")
+    again = run(base, **loss, name="again")
+    left, right = weights(plain), weights(changed)
+    assert any(not torch.equal(left[k], right[k]) for k in left)
+    assert metrics(changed) == metrics(again)
+    assert all(math.isfinite(v) for line in metrics(changed) for v in line.values())
+
+
+def test_a_correction_for_the_sampler_is_nothing_where_it_is_exact(identity_options: dict[str, Any]) -> None:
+    plain = run(identity_options, updates=3, name="plain")
+    corrected = run(identity_options, updates=3, name="corrected", sampler_correction=True)
+    for (k, a), b in zip(weights(plain).items(), weights(corrected).values(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4, msg=k)
+
+
+def test_the_kl_in_the_reward_is_that_of_the_turns_tokens(identity_options: dict[str, Any]) -> None:
+    trainer = GRPOTrainer(load_config({**identity_options, "kl_form": "k1_in_reward", "kl_coef": 0.1}))
+    with Interrupt() as interrupt, trainer.pool:
+        _, groups = trainer.gather(interrupt)
+        assert trainer.kl_of_turns(groups) == [[[0.0] for _ in g.trajectories] for g in groups]
+        with torch.no_grad():
+            for p in trainer.learner.model.parameters():
+                p.add_(0.05 * torch.randn_like(p))
+        found = trainer.kl_of_turns(groups)
+        assert found is not None
+        member = groups[0].trajectories[0]
+        (row,) = member.rows
+        with torch.no_grad(), trainer.reference.active() as reference:  # type: ignore[union-attr]
+            ids = torch.tensor([row.ids])
+            gap = trainer.learner.model(ids).logits.log_softmax(-1) - reference(ids).logits.log_softmax(-1)
+        sampled = [p for p, mine in enumerate(row.mask) if mine]
+        want = sum(float(gap[0, p - 1, row.ids[p]]) for p in sampled)
+        assert found[0][0] == [pytest.approx(want, abs=1e-5)]
+        plain = [[t.rewards[0] for t in g.trajectories] for g in groups]
+        assert trainer.crediting.rewards(groups, found)[0][0] == [pytest.approx(plain[0][0] - 0.1 * want, abs=1e-5)]
+
+
+def test_dynamic_sampling_goes_on_until_groups_differ(identity_options: dict[str, Any]) -> None:
+    options = {**identity_options, "num_generations": 2, "groups_per_update": 6}
+    few = GRPOTrainer(load_config({**options, "name": "few"}))
+    many = GRPOTrainer(load_config({**options, "name": "many", "dynamic_sampling": 30}))
+    with Interrupt() as interrupt, few.pool, many.pool:
+        first, groups = few.gather(interrupt)
+        telling = [g for g in groups if many.crediting.has_signal(g)]
+        assert len(telling) < 6  # two answers of a random model are mostly wrong alike
+        played, found = many.gather(interrupt)
+    assert found[: len(telling)] == telling
+    assert len(found) == 6
+    assert all(many.crediting.has_signal(g) for g in found)
+    assert played[: len(first)] == first
+    assert len(played) > len(first)
+    assert len(played) % 12 == 0
+    assert len({t.seed for t in played}) == len(played)
+    line = metrics(run(options, name="run", dynamic_sampling=30, updates=1))[0]
+    assert line["no_signal_share"] == 0.0
+    assert line["env_steps"] == len(played)
+
+
+def test_dynamic_sampling_gives_up_after_its_rounds(identity_options: dict[str, Any]) -> None:
+    options = {**identity_options, "env_kwargs": {"reward": {}}, "dynamic_sampling": 2}
+    trainer = GRPOTrainer(load_config({**options, "env": "TestNothing-v0", "env_kwargs": {}}))
+    with Interrupt() as interrupt, trainer.pool:
+        played, groups = trainer.gather(interrupt)
+    assert len(played) == 3 * 4 * 8
+    assert len(groups) == 4  # without a signal, but not without use: they count in Z and in the metrics
+
+
+def test_fresh_rollouts_give_values_and_count_as_work(identity_options: dict[str, Any]) -> None:
+    options = {**identity_options, "env": "TestTwice-v0", "max_episode_tokens": 48, "estimator": "vine"}
+    trainer = GRPOTrainer(load_config({**options, "vine_rollouts": 3, "gamma": 0.5}))
+    with Interrupt() as interrupt, trainer.pool:
+        played, groups = trainer.gather(interrupt)
+        own = sum(len(t.steps) for t in played)
+        assert trainer.extra_steps > own
+        values = [trainer.values[t.seed] for g in groups for t in g.trajectories]
+        members = [t for g in groups for t in g.trajectories]
+        assert [len(v) for v in values] == [len(t.steps) + 1 for t in members]
+        assert {v[0] for v in values[:8]} == {values[0][0]}  # one beginning, one value
+        assert all(v[-1] == 0.0 for v in values)
+        advantages = trainer.credit(groups)
+    member, v, row = groups[0].trajectories[0], values[0], advantages[0][0]
+    want = [0.5**t * (r + 0.5 * v[t + 1] - v[t]) for t, r in enumerate(member.rewards)]
+    assert row == pytest.approx(want)
+    first = metrics(run({**options, "vine_rollouts": 3, "gamma": 0.5}, name="run", updates=1))[0]
+    assert first["env_steps"] == own + trainer.extra_steps
+
+
+def test_states_of_which_nothing_is_known_leave_the_group(
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trajgym.trainers.grpo as loop
+    from trajgym.trainers.vine import StateValues
+
+    def half(policy: Any, pool: EnvPool, trajectories: Any, states: Any, **options: Any) -> StateValues:
+        values: list[Any] = [None if i == 0 else [0.0] * (len(t.steps) + 1) for i, t in enumerate(trajectories)]
+        return StateValues(values, {0: "its rollouts failed"}, 1, 7, 1)
+
+    monkeypatch.setattr(loop, "state_values", half)
+    trainer = GRPOTrainer(load_config({**identity_options, "estimator": "vine"}))
+    with Interrupt() as interrupt, trainer.pool:
+        played, groups = trainer.gather(interrupt)
+    assert played[0].fault == "StateUnknown: its rollouts failed"
+    assert [len(g.trajectories) for g in groups] == [7, 8, 8, 8]
+    assert len(trainer.credit(groups)) == 4
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "much", None])
+def test_a_reward_that_is_no_number_stops_the_run_and_names_the_term(
+    identity_options: dict[str, Any], bad: Any
+) -> None:
+    from trajgym.rewards import term
+
+    @term
+    def odd(step: Any, task: Any, history: Any) -> Any:
+        return bad
+
+    with pytest.raises(RewardError, match="odd"):
+        run(identity_options, env_kwargs={"reward": {"odd": (odd, 1.0)}})
+
+
+def test_groups_of_one_need_no_comparison(identity_options: dict[str, Any], digit_model: Path) -> None:
+    folder = run(identity_options, num_generations=1, baseline="none", groups_per_update=32)
+    assert metrics(folder)[0]["groups"] == 32
+    assert moved(folder, digit_model)
+
+
+def test_groups_that_are_all_equal_are_counted_and_harmless(identity_options: dict[str, Any]) -> None:
+    folder = run(identity_options, env="TestNothing-v0", weight_decay=0.0)
+    assert [m["no_signal_share"] for m in metrics(folder)] == [1.0, 1.0]
+    start = load_file(Path(identity_options["model"]) / "model.safetensors")
+    assert all(torch.equal(v, start[k]) for k, v in weights(folder).items())

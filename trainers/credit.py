@@ -1,0 +1,129 @@
+"""From groups to advantages: what a turn is paid, who is to be credited, on what scale.
+
+A turn is paid the environment's reward; penalties that need tokens or log-probabilities, which an environment does
+not see, are taken from it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trajgym.trainers.advantages import Advantages, Rewards, bind
+from trajgym.trainers.advantages_states import state_keys
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.metrics import no_signal
+from trajgym.trainers.overlong import overlong_penalty
+from trajgym.trainers.scaling import EmaStd, scale
+from trajgym.types import Group, Trajectory
+
+__all__ = ["Credit", "turn_rewards", "turn_tokens"]
+
+PerTurn = Sequence[Sequence[Sequence[float]]]
+"""One number per group, trajectory and turn."""
+
+
+class Credit:
+    """Gives every turn of a batch its advantage.
+
+    Args:
+        config: Chooses estimator, penalties and scale.
+
+    Raises:
+        ConfigError, UnknownNameError: For an estimator or an option of it that does not exist.
+    """
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self._config = config
+        self._estimate = bind(
+            config.estimator,
+            gamma=config.gamma,
+            baseline=config.baseline,
+            discount_weight=config.discount_weight,
+            **config.estimator_options,
+        )
+        self._spread = EmaStd() if config.advantage_scale == "ema_std" else None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the estimator asks for besides rewards: ``"states"``, ``"values"``."""
+        return frozenset(self._estimate.needs)
+
+    def __call__(
+        self, groups: Sequence[Group], *, values: PerTurn | None = None, kl: PerTurn | None = None
+    ) -> list[Advantages]:
+        """Return the advantages of every group, one per turn of each trajectory.
+
+        Args:
+            groups: The batch.
+            values: V(s_0) … V(s_T) of each trajectory, T + 1 numbers, where the estimator needs them.
+            kl: ``Σ_y (log π − log π_ref)`` of each turn, in nats, where the KL is part of the reward.
+        """
+        rewards = self.rewards(groups, kl)
+        advantages = [
+            self._of_group(group, rewards[g], None if values is None else values[g]) for g, group in enumerate(groups)
+        ]
+        return self.rescale(advantages, rewards)
+
+    def rewards(self, groups: Sequence[Group], kl: PerTurn | None = None) -> list[list[list[float]]]:
+        """Return what every turn is paid; see :func:`turn_rewards`."""
+        return [
+            [turn_rewards(t, self._config, None if kl is None else kl[g][i]) for i, t in enumerate(group.trajectories)]
+            for g, group in enumerate(groups)
+        ]
+
+    def rescale(self, advantages: Sequence[Advantages], rewards: Sequence[Rewards]) -> list[Advantages]:
+        """Divide by the spread that the options name."""
+        if self._spread is not None:
+            return self._spread(advantages)
+        return scale(advantages, self._config.advantage_scale, groups_rewards=rewards)
+
+    def has_signal(self, group: Group) -> bool:
+        """Whether a group's rewards credit any turn with anything, whatever the scale."""
+        return not no_signal(self._of_group(group, *self.rewards([group])))
+
+    def _of_group(self, group: Group, rewards: Rewards, values: Sequence[Sequence[float]] | None = None) -> Advantages:
+        inputs: dict[str, Any] = {}
+        if "states" in self.needs:
+            inputs["states"] = [state_keys(t) for t in group.trajectories]
+        if "values" in self.needs and values is not None:
+            inputs["values"] = values
+        return self._estimate(rewards, **inputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know."""
+        return {} if self._spread is None else self._spread.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        if self._spread is not None and state:
+            self._spread.load_state_dict(state)
+
+
+def turn_rewards(trajectory: Trajectory, config: GRPOConfig, kl: Sequence[float] | None = None) -> list[float]:
+    """Return what each turn is paid: the environment's reward less the penalties of the options.
+
+    Args:
+        trajectory: One of the batch.
+        config: ``overlong_penalty``, ``truncation_penalty`` and, with ``kl``, ``kl_coef``.
+        kl: ``Σ_y (log π − log π_ref)`` of each turn, in nats.
+    """
+    rewards = trajectory.rewards
+    if config.overlong_penalty:
+        limit, buffer = config.max_turn_tokens, config.overlong_buffer
+        for t, count in enumerate(turn_tokens(trajectory)):
+            rewards[t] += config.overlong_penalty * overlong_penalty(count, limit=limit, buffer=buffer)
+    if config.truncated == "penalty" and not trajectory.stop_reason.terminates:
+        rewards[-1] -= config.truncation_penalty
+    if kl is not None:
+        rewards = [reward - config.kl_coef * k for reward, k in zip(rewards, kl, strict=True)]
+    return rewards
+
+
+def turn_tokens(trajectory: Trajectory) -> list[int]:
+    """Return how many tokens the policy sampled in each turn."""
+    counts = [0] * len(trajectory.steps)
+    for row in trajectory.rows:
+        for turn, sampled in zip(row.turns, row.mask, strict=True):
+            counts[turn] += sampled if turn >= 0 else 0
+    return counts

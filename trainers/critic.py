@@ -1,0 +1,150 @@
+"""The value model of PPO: what the policy may still expect in a state, learned beside it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trajgym.errors import TrainingError
+from trajgym.trainers.batch import MicroBatch, make_batch
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.models import checkpoint_activations
+from trajgym.trainers.schedule import lr_factor
+from trajgym.trainers.value_loss import value_loss
+from trajgym.types import Trajectory
+
+__all__ = ["Critic", "ValueModel"]
+
+PerToken = list[list[list[float]]]
+"""One number per trajectory, turn and sampled token."""
+
+
+class ValueModel(nn.Module):
+    """A copy of the policy whose last hidden states go through a linear head.
+
+    The head starts at zero, so that every value is 0 at first and the first advantages are plain returns.
+
+    Args:
+        policy: The model to copy; with adapters, the copy has its own.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.body = copy.deepcopy(policy).get_decoder()  # values need no vocabulary
+        weight = policy.get_output_embeddings().weight
+        self.head = nn.Linear(weight.shape[1], 1, device=weight.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Return the value of the state that each policy token was sampled in. Shape: (N,)."""
+        states = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
+        values: Tensor = self.head(states[:, :-1][batch.policy].float())
+        return values[:, 0]
+
+
+class Critic:
+    """Values of states, and their regression on what came of them.
+
+    Args:
+        policy: The model at the start of the run.
+        config: ``value_*`` and the size of micro-batches.
+        device: Where the policy is.
+    """
+
+    def __init__(self, policy: Any, config: GRPOConfig, *, device: torch.device) -> None:
+        self._config, self._device = config, device
+        self.model = ValueModel(policy).to(device)
+        if config.gradient_checkpointing:
+            checkpoint_activations(self.model.body)
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters, lr=config.value_learning_rate, weight_decay=config.weight_decay
+        )
+
+    @torch.no_grad()
+    def token_values(self, trajectories: Sequence[Trajectory]) -> PerToken:
+        """Return V of the state before each sampled token; a turn's own value is that before its first one."""
+        out: PerToken = [[[] for _ in t.steps] for t in trajectories]
+        nothing = [[0.0] * len(t.steps) for t in trajectories]
+        for micro in self._micro(trajectories, nothing):
+            values = self.model(micro.to(self._device))
+            for (i, t), value in zip(micro.places, values.tolist(), strict=True):
+                out[i][t].append(value)
+        return out
+
+    def learn(
+        self, trajectories: Sequence[Trajectory], targets: PerToken, old: PerToken, weights: PerToken, progress: float
+    ) -> dict[str, float]:
+        """Fit the values to their targets.
+
+        Args:
+            trajectories: The batch.
+            targets: What V should have been, per token.
+            old: What it was, per token.
+            weights: 1 where a token's state counts, 0 elsewhere: only a turn's first one where values are per turn.
+            progress: Share of the run, 0 … 1, for the learning rate's schedule.
+
+        Returns:
+            ``value_loss`` and ``value_explained``, the share of the targets' variance that the old values had
+            explained, at most 1.
+        """
+        config = self._config
+        rate = config.value_learning_rate * lr_factor(progress, config.warmup_ratio, config.lr_schedule)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        count = sum(w for t in weights for turn in t for w in turn)
+        total = 0.0
+        for epoch in range(config.value_epochs):
+            goals = self._micro(trajectories, targets)
+            before, counted = self._micro(trajectories, old), self._micro(trajectories, weights)
+            for micro, was, use in zip(goals, before, counted, strict=True):
+                loss = value_loss(
+                    self.model(micro.to(self._device)),
+                    was.advantages.to(self._device),
+                    micro.advantages.to(self._device),
+                    clip=config.value_clip,
+                    weights=use.advantages.to(self._device),
+                    normalizer=max(1.0, count),
+                )
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.item() if epoch == 0 else 0.0
+            norm = nn.utils.clip_grad_norm_(self._parameters, config.max_grad_norm)
+            if not torch.isfinite(norm):
+                raise TrainingError(f"The value model's gradient is {float(norm)}. Lower value_learning_rate.")
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        return {"value_loss": total, "value_explained": _explained(targets, old, weights)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know: the trained weights and the optimiser's state."""
+        trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+        return {"weights": trained, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.model.load_state_dict(state["weights"], strict=False)
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _micro(self, trajectories: Sequence[Trajectory], numbers: Any) -> tuple[MicroBatch, ...]:
+        return make_batch(
+            trajectories, numbers, normalizer=1.0, pad_id=0, max_tokens=self._config.microbatch_tokens
+        ).micro
+
+
+def _explained(targets: PerToken, values: PerToken, weights: PerToken) -> float:
+    """Return ``1 − Var(target − value) / Var(target)`` over the states that count; 0 where targets are all alike."""
+    triples = zip(_flat(targets), _flat(values), _flat(weights), strict=True)
+    pairs = torch.tensor([(goal, goal - value) for goal, value, weight in triples if weight], dtype=torch.float64)
+    if len(pairs) < 2:
+        return 0.0
+    spread, left = pairs.var(dim=0, correction=0).tolist()
+    return 1.0 - left / spread if spread > 1e-12 else 0.0
+
+
+def _flat(numbers: PerToken) -> list[float]:
+    return [x for trajectory in numbers for turn in trajectory for x in turn]

@@ -1,0 +1,106 @@
+"""The KL against the reference policy: in the loss, or in the reward.
+
+Throughout, ``d = log π_ref − log π`` of a token that was sampled from π_old.
+
+=================  ============================  ==========================================================
+form               what the loss adds per token  its gradient, in expectation
+=================  ============================  ==========================================================
+``k3_ratio``       ``ρ·(e^d − d − 1)``           ∇KL(π‖π_ref), whatever π_old is
+``k2``             ``d²/2``                      ∇KL(π‖π_ref) as long as π = π_old
+``k3``             ``e^d − d − 1``               that of KL(π_ref‖π) as long as π = π_old; kept for comparison
+``k1_in_reward``   nothing                       the reward of each turn is lowered instead
+=================  ============================  ==========================================================
+
+``k1``, the plain ``−d``, is an unbiased *value*, but as a loss it does nothing: ``E_{y∼π}[∇ log π(y)] = 0``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trajgym.errors import ConfigError, RewardError, TrainingError, UnknownNameError
+from trajgym.trainers.token_checks import check_finite, check_shapes
+
+__all__ = ["KL_FORMS", "kl_in_reward", "kl_terms"]
+
+KL_FORMS = ("k3_ratio", "k3", "k2", "k1_in_reward")
+
+_NO_LOSS = (
+    "As a loss, k1 = log π − log π_ref has an expected gradient of zero, so it is refused; k1_in_reward takes it from "
+    "the rewards of the turns, where it acts."
+)
+
+
+def kl_terms(logp: Tensor, ref_logp: Tensor, form: str, *, ratio: Tensor | None = None) -> Tensor:
+    """Return the penalty that the loss adds at each token, in nats.
+
+    Args:
+        logp: log π with gradient. Shape: (N,).
+        ref_logp: log π_ref, detached. Shape: (N,).
+        form: One of ``KL_FORMS``; see the top of this file.
+        ratio: π/π_old of each token with gradient, for ``"k3_ratio"``; on-policy when left out. Shape: (N,).
+
+    Returns:
+        Shape: (N,).
+
+    Raises:
+        UnknownNameError: For any other form; ``"k1"`` among them, and why.
+
+    Source: J. Schulman, "Approximating KL divergence", 2020; the factor ρ, DeepSeek-V3.2, arXiv 2512.02556.
+    """
+    difference = ref_logp - logp
+    if form == "k2":
+        return 0.5 * difference.square()
+    if form == "k1_in_reward":
+        return torch.zeros_like(logp)
+    if form not in KL_FORMS:
+        raise UnknownNameError("kl_form", form, KL_FORMS, _NO_LOSS if form == "k1" else "")
+    k3 = torch.expm1(difference) - difference
+    if form == "k3":
+        return k3
+    return k3 * (ratio if ratio is not None else (logp - logp.detach()).exp())
+
+
+def kl_in_reward(
+    logp: Tensor, ref_logp: Tensor, turns: Tensor, rewards: Sequence[float], kl_coef: float
+) -> list[float]:
+    """Take the KL from one trajectory's rewards: ``r'_t = r_t − β·Σ_{y∈Y_t} (log π_old − log π_ref)``.
+
+    Args:
+        logp: log π_old of the tokens the policy sampled. Shape: (N,).
+        ref_logp: log π_ref of the same tokens. Shape: (N,).
+        turns: Turn of each token, an integer from 0. Shape: (N,).
+        rewards: One per turn.
+        kl_coef: β, at least 0.
+
+    Returns:
+        One reward per turn.
+
+    Raises:
+        ConfigError: When β is negative or not finite.
+        RewardError: When a reward is not finite.
+        TrainingError: When shapes differ, a log-probability is not finite, or a token belongs to no turn.
+
+    Source: N. Stiennon et al., arXiv 2009.01325, with the sum cut at the ends of turns.
+
+    >>> logp, ref = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.5, -2.0, -0.25])
+    >>> kl_in_reward(logp, ref, torch.tensor([0, 0, 1]), [0.0, 1.0], 0.1)
+    [-0.05, 1.025]
+    """
+    if not 0.0 <= kl_coef < math.inf:
+        raise ConfigError(f"kl_coef must be a finite number of at least 0, got {kl_coef!r}.")
+    for t, reward in enumerate(rewards):
+        if not math.isfinite(reward):
+            raise RewardError(f"The reward of turn {t} is {reward!r}; rewards must be finite numbers.")
+    check_shapes(logp=logp, ref_logp=ref_logp, turns=turns)
+    check_finite("A token that was sampled has a finite log-probability.", logp=logp, ref_logp=ref_logp)
+    gaps: list[list[float]] = [[] for _ in rewards]
+    for turn, gap in zip(turns.tolist(), (logp.double() - ref_logp.double()).tolist(), strict=True):
+        if not 0 <= turn < len(gaps):
+            raise TrainingError(f"A token belongs to turn {turn} of a trajectory with {len(gaps)} rewards.")
+        gaps[turn].append(gap)
+    return [reward - kl_coef * math.fsum(gap) for reward, gap in zip(rewards, gaps, strict=True)]

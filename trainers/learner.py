@@ -1,0 +1,205 @@
+"""Optimiser steps on a batch of groups and their advantages."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from trajgym.errors import TrainingError
+from trajgym.trainers.advantages import Advantages
+from trajgym.trainers.batch import Batch, MicroBatch, make_batch, normalizer_value
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.loss import policy_loss, sampler_weights
+from trajgym.trainers.metrics import no_signal
+from trajgym.trainers.models import Reference, token_logprobs
+from trajgym.trainers.schedule import lr_factor
+from trajgym.types import Group, Trajectory
+
+__all__ = ["Learner"]
+
+
+class Learner:
+    """The policy's weights, their optimiser and the loss.
+
+    Args:
+        model: The policy.
+        config: All options.
+        reference: What the KL is measured against; ``None`` without a KL.
+        device: Where the model is.
+        folder: Named in messages.
+    """
+
+    def __init__(
+        self, model: Any, config: GRPOConfig, *, reference: Reference | None, device: torch.device, folder: Path
+    ) -> None:
+        self.config, self.reference, self.device = config, reference, device
+        self.clean = True  # the weights are those of a finished update, and of no step beyond
+        self._folder = folder
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+        self.accelerator = Accelerator(cpu=device.type == "cpu", device_placement=False, mixed_precision="no")
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+    @property
+    def plain_model(self) -> Any:
+        """The policy without what was put around it for training."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def learn(
+        self,
+        groups: Sequence[Group],
+        advantages: Sequence[Advantages],
+        interrupt: Interrupt,
+        *,
+        progress: tuple[float, float],
+    ) -> dict[str, float]:
+        """Take an update's optimiser steps and return what is worth knowing of them.
+
+        Args:
+            groups: The batch.
+            advantages: Of every group, one per turn of each trajectory, or one per token of each turn.
+            interrupt: Asked before the first step; later ones finish what was begun.
+            progress: Shares of the run, 0 … 1, at which the update begins and ends.
+        """
+        config = self.config
+        batches = [self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)]
+        steps = [*range(len(batches))] * config.inner_epochs
+        old: list[list[Tensor]] | None = None
+        if len(steps) > 1:  # later steps start from other weights than the ones that sampled
+            with torch.no_grad():
+                old = [[self.logprobs(micro)[0] for micro in batch.micro] for batch in batches]
+        sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap", "grad"), 0.0)
+        for s, b in enumerate(steps):
+            batch = batches[b]
+            for m, micro in enumerate(batch.micro):
+                if s == 0:
+                    interrupt.check()  # gradients so far are dropped; the weights are untouched
+                self._add_gradient(micro.to(self.device), batch.normalizer, None if old is None else old[b][m], sums)
+            if batch.micro:
+                share = progress[0] + (s + 0.5) / len(steps) * (progress[1] - progress[0])
+                sums["grad"] += self._step(share)
+        tokens = max(1, config.inner_epochs * sum(batch.policy_tokens for batch in batches))
+        padded = config.inner_epochs * sum(batch.padded_tokens for batch in batches)
+        trajectories = max(1, config.inner_epochs * sum(len(group.trajectories) for group in groups))
+        out = {
+            "loss": sums["loss"],
+            "grad_norm": sums["grad"] / max(1, len(steps)),
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "entropy": sums["entropy"] / tokens,
+            "clip_share": sums["clip"] / tokens,
+            "sampler_gap": sums["gap"] / tokens,
+            "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
+            "groups": float(len(groups)),
+            "useful_token_share": tokens / max(1, padded),
+        }
+        if self.reference is not None:
+            out |= {"kl": sums["kl"] / tokens, "kl_trajectory": sums["kl"] / trajectories}
+        return out
+
+    def lay_out(self, groups: Sequence[Group], advantages: Sequence[Advantages]) -> Batch:
+        """Return the tensors of one optimiser step.
+
+        Groups without a signal count in Z, or the gradient would depend on how many there are; their tokens are left
+        out where nothing but the reward acts on them.
+        """
+        config = self.config
+        everyone = [t for group in groups for t in group.trajectories]
+        z, weights = normalizer_value(config.normalizer, everyone, constant=config.max_turn_tokens)
+        flat = [row for group in advantages for row in group]
+        kl_acts = self.reference is not None and config.kl_form != "k1_in_reward"
+        signal = [kl_acts or not no_signal(group) for group in advantages for _ in group]
+        kept = [i for i, wanted in enumerate(signal) if wanted]
+        return make_batch(
+            [everyone[i] for i in kept],
+            [flat[i] for i in kept],
+            normalizer=z,
+            row_weights=[weights[i] for i in kept],
+            pad_id=0,
+            max_tokens=config.microbatch_tokens,
+            keep_together=config.importance == "trajectory",
+        )
+
+    def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
+        return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
+
+    @torch.no_grad()
+    def kl_of_turns(self, groups: Sequence[Group]) -> list[list[list[float]]]:
+        """Return ``Σ_y (log π − log π_ref)`` of every turn, in nats, for a KL that is part of the reward."""
+        if self.reference is None:
+            raise TrainingError("There is no reference policy to measure a KL against; set kl_coef above 0.")
+        out = [[[0.0] * len(t.steps) for t in group.trajectories] for group in groups]
+        flat = [turns for group in out for turns in group]
+        for micro in self.micro_batches([t for group in groups for t in group.trajectories]):
+            gap = self.logprobs(micro)[0] - self.reference.logprobs(micro.to(self.device), self.config.temperature)
+            for (i, t), value in zip(micro.places, gap.tolist(), strict=True):
+                flat[i][t] += value
+        return out
+
+    def micro_batches(self, trajectories: Sequence[Trajectory]) -> Iterator[MicroBatch]:
+        """Lay out trajectories for a pass that has nothing to do with advantages."""
+        nothing = [[0.0] * len(t.steps) for t in trajectories]
+        yield from make_batch(
+            trajectories, nothing, normalizer=1.0, pad_id=0, max_tokens=self.config.microbatch_tokens
+        ).micro
+
+    def _add_gradient(self, micro: MicroBatch, normalizer: float, old: Tensor | None, sums: dict[str, float]) -> None:
+        config = self.config
+        logp, entropy = self.logprobs(micro)
+        before = logp.detach() if old is None else old
+        spans = {"token": None, "turn": micro.turns, "trajectory": micro.trajectories}
+        correct = config.sampler_correction
+        parts = policy_loss(
+            logp,
+            before,
+            micro.advantages,
+            normalizer=normalizer,
+            level=config.importance,
+            spans=spans[config.importance],
+            objective=config.objective,
+            clip_low=config.clip_range,
+            clip_high=config.clip_range_high,
+            cispo_cap=config.cispo_cap,
+            dual_clip=config.dual_clip,
+            weights=sampler_weights(before, micro.sampler_logp, cap=config.sampler_cap) if correct else None,
+            ref_logp=self.reference.logprobs(micro, config.temperature) if self.reference else None,
+            kl_coef=config.kl_coef,
+            kl_form=config.kl_form,
+            kl_weights=micro.row_weights,
+        )
+        self.accelerator.backward(parts.loss)
+        sums["loss"] += parts.loss.item()
+        sums["kl"] += parts.kl.item()
+        sums["clip"] += parts.ratio_clipped.item()
+        sums["entropy"] += entropy.sum().item()
+        sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
+
+    def _step(self, progress: float) -> float:
+        """Take one optimiser step at ``progress`` (0 … 1) of the run; return the gradient's norm before clipping."""
+        factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
+        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"The gradient's norm is {norm}. Lower learning_rate, or look at the trajectories in {self._folder}; "
+                "the checkpoints are intact."
+            )
+        self.clean = False
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+
+def _parts(count: int, parts: int) -> list[slice]:
+    """Cut ``range(count)`` into at most ``parts`` runs of nearly equal length."""
+    bounds = [round(i * count / parts) for i in range(parts + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
