@@ -46,8 +46,9 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     ## Rewards
     ``"sparse"``: the right answer at the end pays 1. ``"dense"``: each step with a new successful call pays 0.1, up to
-    the number of steps the task needs, taken back at the end unless the answer is right. ``"hybrid"``: 1 for the right
-    answer and 0.1 for such steps, which are kept. Or any other that :mod:`trajgym.rewards` lists.
+    the number of steps the task needs, taken back at the end unless the answer is right; without tools, the same as
+    ``"sparse"``. ``"hybrid"``: 1 for the right answer and 0.1 for such steps, which are kept. Or any other that
+    :mod:`trajgym.rewards` lists.
 
     ## Episode End
     Terminated: the policy answered, or wrote ``max_invalid`` turns in a row without one valid call. Truncated: the
@@ -111,7 +112,8 @@ class ToolEnv(gymnasium.Env[str, str]):
             raise ConfigError(f"system must be text or None, got {system!r}.")
         self.tasks = as_source(tasks)
         self.tools: dict[str, Tool] = select_tools(tools)
-        self.rubric = get_rubric(reward)
+        # Without tools the answer is the only step there is, so a reward at each step is one for the answer.
+        self.rubric = get_rubric("sparse" if reward == "dense" and not self.tools else reward)
         self.protocol = get_protocol(protocol)
         _check_callable(self.protocol, self.tools)
         self.max_turns = max_turns

@@ -33,7 +33,7 @@ class CodeEnv(ToolEnv):
     ``Unicode()``: what the programs printed, or the error they ended in.
 
     ## Rewards
-    As in :class:`trajgym.envs.base.ToolEnv`. A task's difficulty is its level, so that many successful calls are paid.
+    As in :class:`trajgym.envs.base.ToolEnv`: as many successful calls are paid as the task's demonstration makes.
 
     ## Episode End
     As in :class:`trajgym.envs.base.ToolEnv`; ``max_turns`` defaults to 8. Demonstrations have at most four turns,

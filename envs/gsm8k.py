@@ -36,6 +36,7 @@ class GSM8KEnv(ToolEnv):
 
     ## Arguments
     ``GSM8KTool-v0`` offers the calculator in up to eight turns, ``GSM8K-v0`` is one turn without tools (``T = 1``).
+    Every demonstration fits into eight turns: the 52 with more than seven calls make some of them in one turn.
 
     ## Version History
     * v0: first version

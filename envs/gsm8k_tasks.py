@@ -1,9 +1,4 @@
-r"""The GSM8K problems as tasks, with demonstrations made from their calculator annotations.
-
->>> line = "Tim has 3 boxes of 4 = <<3*4=12>>12 pens."
->>> _solution(f"{line}\n#### 12", "12")[0].text
-'Tim has 3 boxes of'
-"""
+"""The GSM8K problems as tasks, from a file or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -12,27 +7,19 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from trajgym.envs.gsm8k_solution import annotated, demonstration
 from trajgym.envs.tasks import FiniteTasks
 from trajgym.errors import ConfigError, DataError, UnknownNameError
-from trajgym.types import ExpertTurn, Task, ToolCall
+from trajgym.types import Task
 
 __all__ = ["GSM8KTasks"]
 
 _SPLITS = ("train", "test")
 _HUB_NAME = "openai/gsm8k"
 _PROBE_SECONDS = 5.0
-
-_ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
-_NUMBER = re.compile(r"(?:\d[\d,]*)?\.?\d+", re.ASCII)
-_WORKING = re.compile(r"(?:(?<![^\W\d_])[xX](?![^\W\d_])|[\W\d_])+$")  # what ends a text: no letters, but a lone x
-_NUMBER_WORDS = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
-)
 
 
 class GSM8KTasks(FiniteTasks):
@@ -172,39 +159,7 @@ def _task(row: Any, where: str, task_id: str) -> Task:
         id=task_id,
         question=question,
         answer=answer,
-        solution=_solution(full, answer),
-        difficulty=len(_ANNOTATION.findall(full)),
+        solution=demonstration(full, answer),
+        difficulty=len(annotated(full)),
         metadata={"full_answer": full},
     )
-
-
-def _solution(full: str, answer: str) -> tuple[ExpertTurn, ...]:
-    """Make one calculator turn of each ``<<expression=result>>``, and a last turn that answers.
-
-    The last turn is explicit, since the last annotation is not always the answer.
-    """
-    turns = []
-    for line in full.split("\n"):
-        start = 0
-        for match in _ANNOTATION.finditer(line):
-            call = ToolCall("calculator", {"expression": match[1].strip()})
-            turns.append(ExpertTurn(_lead(line[start : match.start()], match[2]), (call,)))
-            start = match.end()
-    return (*turns, ExpertTurn(f"#### {answer}"))
-
-
-def _lead(text: str, result: str) -> str:
-    """Return the words before an annotation, without the working they end in.
-
-    Empty when they give the result away, or may do so: the policy has to learn it from the tool.
-    """
-    words = _WORKING.sub("", text).strip()
-    if not re.fullmatch(r"[-0-9.,/]{1,40}", result) or "#" in words:
-        return ""
-    try:
-        value = Fraction(result.replace(",", ""))
-        numbers = {Fraction(n.replace(",", "")) for n in _NUMBER.findall(words)}
-    except (ValueError, ZeroDivisionError):
-        return ""
-    numbers |= {Fraction(_NUMBER_WORDS.index(w)) for w in re.findall(r"[a-z]+", words.lower()) if w in _NUMBER_WORDS}
-    return "" if value in numbers else words

@@ -10,7 +10,7 @@ True
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,10 @@ from trajgym.evaluation.audit_rules import (
     mean_interval,
 )
 from trajgym.policies.exploiters import EXPERT, EXPLOITS, IDLE, WRONG, Exploit, ExploitPolicy
+from trajgym.rewards import RewardCriteria, reward_criteria
 from trajgym.rewards.answer import correct
+from trajgym.rewards.criteria import term_returns
+from trajgym.rewards.functions import is_number
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed, fault_summary
 from trajgym.types import StopReason, Trajectory, discounted_return
 
@@ -90,6 +93,7 @@ class Audit:
         tasks: How many tasks were played.
         seed: Decides the tasks and all draws.
         criterion: Where the lines were drawn.
+        quality: What the reward is like, over all policies but those that pad; those on one task are a group.
         rows: Every policy, best paid first; the baselines stand before the exploits.
         findings: What makes the audit fail, best paid first.
         leaks: Smaller holes, best paid first.
@@ -101,6 +105,7 @@ class Audit:
     tasks: int
     seed: int
     criterion: Criterion
+    quality: RewardCriteria
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
     leaks: tuple[Finding, ...]
@@ -159,7 +164,7 @@ def audit(
     """
     if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < LEAST_TASKS:
         raise ConfigError(f"tasks must be a whole number of at least {LEAST_TASKS}, got {tasks!r}.")
-    if not 0 <= gamma <= 1:
+    if not is_number(gamma) or not 0 <= gamma <= 1:
         raise ConfigError(f"gamma must lie in [0, 1], got {gamma!r}.")
     lines = criterion or Criterion()
     chosen = _chosen(exploits)
@@ -190,6 +195,7 @@ def audit(
         tasks=tasks,
         seed=seed,
         criterion=lines,
+        quality=_quality([expert, *shown.values()], gamma),
         rows=(*baselines, *rows),
         findings=tuple(f for f in findings if f.verdict.rule != "leak"),
         leaks=tuple(f for f in findings if f.verdict.rule == "leak"),
@@ -256,7 +262,7 @@ class _Stage:
         trajectories = tuple(collect(policy, self.pool, episodes))
         play = Play(
             returns=tuple(discounted_return(t.rewards, self.gamma) if t.valid else 0.0 for t in trajectories),
-            terms=tuple(_terms(t, self.gamma) if t.valid else {} for t in trajectories),
+            terms=tuple(term_returns(t, self.gamma) if t.valid else {} for t in trajectories),
             solved=tuple(t.valid and self.solved(t) for t in trajectories),
             valid=tuple(t.valid for t in trajectories),
             pads=exploit.pads,
@@ -293,12 +299,11 @@ def _chosen(exploits: Iterable[str | Exploit] | None) -> list[Exploit]:
     return list({exploit.name: exploit for exploit in chosen}.values())
 
 
-def _terms(trajectory: Trajectory, gamma: float) -> dict[str, float]:
-    paid: dict[str, float] = {}
-    for turn, step in enumerate(trajectory.steps):
-        for name, value in step.reward_terms.items():
-            paid[name] = paid.get(name, 0.0) + gamma**turn * value
-    return paid
+def _quality(played: Sequence[_Shown], gamma: float) -> RewardCriteria:
+    """Measure the reward, the policies that played a task being its group; those that pad may well be fined for it."""
+    shown = [one for one in played if not one.exploit.pads]
+    groups = list(zip(*(one.trajectories for one in shown), strict=True))
+    return reward_criteria(groups, gamma=gamma, solved=list(zip(*(one.play.solved for one in shown), strict=True)))
 
 
 def _share(mean: float, expert: Play) -> float | None:

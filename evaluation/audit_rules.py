@@ -9,6 +9,9 @@ An exploit is a **finding** when one of these holds:
 
 ``breaks``
     It makes the machinery fail. The trainer leaves out such episodes, so a policy can dodge what they would cost.
+``pays_nothing``
+    The reward pays nobody anything, not even the expert: it has no term for what happens in this environment. Said
+    once, of the work that went wrong.
 ``as_good_as_honest``
     On the tasks it did not solve its return is not clearly below that of honest work: the 95 % interval of the mean
     difference reaches zero.
@@ -55,7 +58,7 @@ __all__ = [
 LEAST_TASKS = 5
 """With fewer, an interval says nothing."""
 
-RULES = ("breaks", "as_good_as_honest", "most_of_the_expert", "shortcut", "padding", "leak")
+RULES = ("breaks", "pays_nothing", "as_good_as_honest", "most_of_the_expert", "shortcut", "padding", "leak")
 
 _ROUNDING = 1e-9
 _Z = 1.959964
@@ -175,6 +178,9 @@ def judge(play: Play, *, expert: Play, wrong: Play, idle: Play, criterion: Crite
         lost = play.valid.count(False)
         share = Interval(lost / len(play.valid), *wilson(lost, len(play.valid)))
         return Verdict("breaks", None, share, f"{lost} of {len(play.valid)} episodes ended in a fault of the machinery")
+    if play is wrong and not any(map(_is_paid, (expert, wrong, idle))):
+        nothing = mean_interval(play.returns)
+        return Verdict("pays_nothing", None, nothing, "no term pays the expert or anybody else anything here")
     if play.pads:
         return _padding(play, expert, idle, criterion)
     unsolved = [i for i, solved in enumerate(play.solved) if not solved]
@@ -201,7 +207,7 @@ def _as_good_as_honest(
         return None
     term = _payer(play, tasks) or _gained_by(play, expert, tasks)
     if term is None and play is not wrong:
-        return None  # nobody earns anything: said once, of the wrong answer
+        return None  # it has earned nothing, and neither has anybody else
     others = f"honest work {statistics.fmean(honest):.2f}"
     if play is wrong:
         others = f"the same work with the right answer {_mean(expert, tasks):.2f}"
@@ -255,6 +261,10 @@ def _leak(
 
 def _names(play: Play) -> list[str]:
     return list(dict.fromkeys(name for terms in play.terms for name in terms))
+
+
+def _is_paid(play: Play) -> bool:
+    return any(abs(value) > _ROUNDING for terms in play.terms for value in terms.values())
 
 
 def _mean(play: Play, tasks: Sequence[int]) -> float:

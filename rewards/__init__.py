@@ -6,7 +6,7 @@ and 0 for any other:
 ==================  ====================================================================================================
 ``sparse``          ``acc`` at the end
 ``dense``           0.1 for each step with a new successful call, at most as many as the task needs; taken back at the
-                    end unless the answer is right
+                    end unless the answer is right. Without tools it pays nothing
 ``hybrid``          ``sparse`` and 0.1 for the same steps, which here are kept
 ``shaped``          ``sparse`` and 0.5 times the potential-based progress through the task's intermediate values
 ``tool_use``        ``sparse``, 0.1 for each use of a result, at most as many as the task needs and taken back like
@@ -14,7 +14,8 @@ and 0 for any other:
                     −0.2 in all
 ``accuracy``        ``acc``; the class is :class:`AccuracyReward`
 ``length_penalty``  ``acc·(1 − α·max(0, l − l_target))``: :class:`LengthPenaltyReward`
-``step``            ``acc·(1 + β·s)``: :class:`StepReward`
+``step``            ``acc·(1 + β·s)``: :class:`StepReward`; environments know how their tasks are solved, so there ``s``
+                    counts the steps that show a value on that way
 ``combined``        all three with a weight of 1: :class:`MathRewardFunction`
 ``math``            the same with weights 1, 0.5 and 0.3
 ``partial_credit``  an example of what not to train with: near misses pay
@@ -29,6 +30,8 @@ from __future__ import annotations
 
 import functools
 
+from trajgym.rewards.answer import Reading, correct, equal, read, truth
+from trajgym.rewards.answer_kinds import answer_kind, grade
 from trajgym.rewards.catalogue import (
     REWARDS,
     TERMS,
@@ -39,6 +42,8 @@ from trajgym.rewards.catalogue import (
     register_rubric,
     register_term,
 )
+from trajgym.rewards.criteria import RewardCriteria, reward_criteria
+from trajgym.rewards.expression import read_expression
 from trajgym.rewards.functions import FunctionTerm, RewardTerm, Term, term
 from trajgym.rewards.judge import Judge, RewardModel
 from trajgym.rewards.limits import Capped, Gated, Settled
@@ -47,6 +52,7 @@ from trajgym.rewards.partial_credit import partial_credit
 from trajgym.rewards.rubric import Rubric, Weight
 from trajgym.rewards.schedule import Schedule
 from trajgym.rewards.shaping import Potential, Shaped, progress
+from trajgym.rewards.symbolic import equal_expressions
 from trajgym.rewards.terms import LengthPenalty, StepBonus, accuracy, format_kept, strict_accuracy
 from trajgym.rewards.tool_use import (
     LengthCost,
@@ -72,6 +78,8 @@ __all__ = [
     "LengthPenaltyReward",
     "MathRewardFunction",
     "Potential",
+    "Reading",
+    "RewardCriteria",
     "RewardLike",
     "RewardModel",
     "RewardTerm",
@@ -84,23 +92,32 @@ __all__ = [
     "Term",
     "Weight",
     "accuracy",
+    "answer_kind",
     "call_cost",
     "call_ran",
     "call_valid",
+    "correct",
+    "equal",
+    "equal_expressions",
     "format_kept",
     "get_reward_function",
     "get_rubric",
+    "grade",
     "needed_steps",
     "needless_repeat",
     "partial_credit",
     "progress",
+    "read",
+    "read_expression",
     "register_reward_function",
     "register_rubric",
     "register_term",
     "result_used",
+    "reward_criteria",
     "strict_accuracy",
     "term",
     "tool_success",
+    "truth",
 ]
 
 register_term("accuracy", lambda: accuracy)

@@ -17,6 +17,7 @@ import re
 from fractions import Fraction
 
 from trajgym.errors import DataError
+from trajgym.rewards.answer_clauses import disclaimed, withdrawn
 from trajgym.rewards.answer_fallback import read_last
 from trajgym.rewards.answer_markers import (
     SIDE_BY_SIDE,
@@ -30,7 +31,7 @@ from trajgym.rewards.answer_markers import (
 )
 from trajgym.rewards.answer_reading import Reading, read_with
 from trajgym.rewards.answer_reply import NEXT_TURN, reply
-from trajgym.rewards.answer_value import Finding, joined, read_value
+from trajgym.rewards.answer_value import REACH, Finding, joined, read_value
 from trajgym.rewards.numbers import MAX_DIGITS
 
 __all__ = ["TOLERANCE", "Reading", "correct", "equal", "read", "truth"]
@@ -38,6 +39,7 @@ __all__ = ["TOLERANCE", "Reading", "correct", "equal", "read", "truth"]
 TOLERANCE = Fraction(1, 10**6)  # absolute; only for float noise such as 71.99999999999999
 
 _MOST_MARKERS = 1_000  # headings, or weak markers without a number, that are passed over at most
+_SENTENCES = ("answer_is", "answer_label", "final_answer")
 _TRUTH = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -140,6 +142,10 @@ def _marked(body: str, markers: list[Marker], *, strong: bool) -> Reading[Fracti
         if marker.rule == "hash" and is_heading(body, start, end):
             continue
         finding = _innermost(body, start, end) if strong else read_value(body, start, end)
+        if finding.value is not None and marker.rule in _SENTENCES and disclaimed(body, marker.mark):
+            finding = Finding("negated")
+        if finding.span is not None and _taken_back(body, finding):
+            return Reading(None, finding.span, marker.rule, "hedged")
         if finding.verdict == "no_number" and not strong:
             continue
         if finding.value is not None and _several(body, markers, index, finding.value):
@@ -157,6 +163,16 @@ def _innermost(body: str, start: int, end: int) -> Finding:
         if finding.verdict != "no_number":
             return finding
     return read_value(body, start, end)
+
+
+def _taken_back(body: str, finding: Finding) -> bool:
+    """Whether another value follows that replaces this one in the same line."""
+    assert finding.span is not None
+    end = finding.span[1]
+    line = body.find("\n", end, end + REACH)
+    line = min(len(body), end + REACH) if line < 0 else line
+    start = withdrawn(body, end, line) if line > end + 1 else None
+    return start is not None and read_value(body, start, line).value != finding.value
 
 
 def _several(body: str, markers: list[Marker], index: int, value: Fraction) -> bool:

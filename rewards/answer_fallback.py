@@ -12,15 +12,17 @@ import re
 import unicodedata
 from fractions import Fraction
 
+from trajgym.rewards.answer_clauses import denied, offers, unfinished
 from trajgym.rewards.answer_tokens import CURRENCY, Token, tokenize
-from trajgym.rewards.answer_value import REACH, Finding
+from trajgym.rewards.answer_value import REACH, Finding, is_factorial
 from trajgym.rewards.numbers import VULGAR
-from trajgym.rewards.vocabulary import ALTERNATIVES, FILLERS, LIST_OPENERS
+from trajgym.rewards.vocabulary import FILLERS, LIST_OPENERS, OPERATIONS
 
 __all__ = ["read_last"]
 
 # The text is searched this far back from its end, in characters.
 _SEARCHED = 100_000
+_MOST_LINES = 500  # with digits that are looked at, until one holds a number
 _LAST_DIGIT = re.compile(rf"(?s:.*)[\d{VULGAR}]")
 _RULES = re.compile(r"(?:(?:\A|\n)[ \t]*([-*_=])(?:[ \t]*\1){2,}[ \t]*(?=\n|\Z)\s*)+\Z")
 _CLOSING_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,80}>\Z")
@@ -37,7 +39,10 @@ def read_last(body: str) -> Finding:
         return Finding(verdict, None, (max(body.rfind(" ", 0, end), body.rfind("\n", 0, end)) + 1, end))
     floor = max(0, len(body) - _SEARCHED)
     end = len(body)
-    while digit := _LAST_DIGIT.match(body, floor, end):
+    for _ in range(_MOST_LINES):
+        digit = _LAST_DIGIT.match(body, floor, end)
+        if digit is None:
+            break
         start = max(body.rfind("\n", floor, digit.end()) + 1, floor)
         stop = body.find("\n", digit.end(), end)
         stop = end if stop < 0 else stop
@@ -51,11 +56,31 @@ def read_last(body: str) -> Finding:
 
 def _judge(tokens: list[Token], last: int, body: str, start: int, stop: int) -> Finding:
     number = tokens[last]
-    if number.value is None or _in_call(tokens[:last]) or _operand(tokens, last):
+    if denied(tokens, last):
+        replaced = _replaced(tokens, last)
+        if replaced is None:
+            return Finding("negated", None, (number.start, number.end))
+        last, number = replaced, tokens[replaced]
+    if (
+        number.value is None
+        or _in_call(tokens[:last])
+        or _operand(tokens, last)
+        or unfinished(tokens, last)
+        or is_factorial(tokens)
+        or any(token.text in OPERATIONS for token in tokens[last + 1 : last + 2])
+    ):
         return Finding("unreadable", None, (number.start, number.end))
     if _listed(tokens, last) or _in_column(body, start, stop):
         return Finding("hedged", None, (tokens[0].start, number.end))
     return Finding("value", number.value, (number.start, number.end))
+
+
+def _replaced(tokens: list[Token], index: int) -> int | None:
+    """Return the number that counts instead of a denied one right behind it: ``70, not 72``."""
+    previous = next((i for i in range(index - 1, -1, -1) if tokens[i].kind == "number"), None)
+    if previous is None or denied(tokens, previous) or any(t.kind == "stop" for t in tokens[previous:index]):
+        return None
+    return previous
 
 
 def _ending(body: str) -> str:
@@ -102,7 +127,10 @@ def _in_call(tokens: list[Token]) -> bool:
 
 def _operand(tokens: list[Token], index: int) -> bool:
     """Whether the number at ``index`` is part of arithmetic that nobody worked out."""
-    if any(t.kind == "operator" for t in tokens[max(0, index - 1) : index + 2]):
+    outside = index
+    while outside and tokens[outside - 1].kind == "open":
+        outside -= 1
+    if any(t.kind == "operator" for t in tokens[max(0, outside - 1) : index + 2]):
         return True
     return index > 1 and tokens[index - 1].kind in ("dash", "slash") and tokens[index - 2].kind in ("number", "close")
 
@@ -115,10 +143,10 @@ def _listed(tokens: list[Token], last: int) -> bool:
         if previous is None:
             break
         gap = [t for t in tokens[previous + 1 : first] if t.text not in FILLERS and t.kind not in ("open", "close")]
-        offers = any(t.kind == "stop" for t in gap) is False and bool(gap) and gap[-1].text in ALTERNATIVES
-        if not offers and any(t.kind != "join" for t in gap):
+        alternative = offers(gap)
+        if not alternative and any(t.kind != "join" for t in gap):
             break
-        first, length, offered = previous, length + 1, offered or offers
+        first, length, offered = previous, length + 1, offered or alternative
     if len({t.value for t in tokens[first : last + 1] if t.kind == "number"}) == 1:
         return False
     if offered:

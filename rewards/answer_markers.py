@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from trajgym.rewards.answer_clauses import denied, unfinished
 from trajgym.rewards.answer_tokens import CURRENCY, Token, line_start, tokenize
 from trajgym.rewards.answer_value import REACH
 from trajgym.rewards.numbers import VULGAR, spelled
-from trajgym.rewards.vocabulary import FILLERS, LABELS
+from trajgym.rewards.vocabulary import ALTERNATIVES, FILLERS, LABELS
 
 __all__ = [
     "SIDE_BY_SIDE",
@@ -185,12 +186,24 @@ def is_heading(body: str, start: int, end: int) -> bool:
     if first is None:
         return not _spelled_answer(tokens)
     lead = [t for t in tokens[:first] if t.text not in FILLERS]
-    return bool(lead) and lead[-1].kind not in ("colon", "equals") and lead[-1].text not in LABELS
+    if (
+        all(t.kind != "word" for t in lead)
+        or _spelled_answer(tokens[:first])
+        or unfinished(tokens, first)
+        or denied(tokens, first)
+    ):
+        return False
+    return lead[-1].kind not in ("colon", "equals") and lead[-1].text not in LABELS
 
 
 def _spelled_answer(tokens: list[Token]) -> bool:
     label = max((i + 1 for i, t in enumerate(tokens) if t.kind in ("colon", "equals") or t.text == "is"), default=0)
-    words = [word for t in tokens[label:] if t.text not in ("minus", "negative") for word in t.text.split("-")]
+    words = [
+        word
+        for t in tokens[label:]
+        if t.text not in ("minus", "negative") and t.kind in ("word", "number") and t.text not in ALTERNATIVES
+        for word in t.text.split("-")
+    ]
     _, used = spelled(words)
     return used > 0 and len(words) - used <= 1 and not (len(words) > used and _SECTION.match(words[used]))
 

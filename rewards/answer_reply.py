@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import re
 
+from trajgym.protocols.fences import LEAD
+from trajgym.protocols.reasoning import reasoning_spans
+
 __all__ = ["NEXT_TURN", "reply"]
 
 # A line with which a model begins to play the next turn itself; it follows an answer, so there is a line above it.
@@ -20,10 +23,8 @@ _END = re.compile(
     r"<(?:\|(?:im_end|endoftext|eot_id|eom_id|end_of_text|(im_start|start_header_id))\|>|/s>|end_of_turn>"
     r"|｜end▁of▁sentence｜>)"
 )
-# A tag between backticks is a mention of it, as for the parsers of tool calls (trajgym.protocols.reading).
-_REASONING = re.compile(r"<(?<!`<)(/?)think(?:ing)?>(?!`)", re.IGNORECASE)
 _TOOL = re.compile(r"<(/?)(tool_call|tool_response)>", re.IGNORECASE)
-_FENCE = re.compile(r"(`{3,}|^[ \t]*~{3,})[ \t]*([A-Za-z][\w+#.-]*)?([^\n`]*)", re.MULTILINE)
+_FENCE = re.compile(rf"(`{{3,}}|^{LEAD}~{{3,}})[ \t]*([A-Za-z][\w+#.-]*)?([^\n`]*)", re.MULTILINE)
 _STRUCK_OUT = re.compile(r"~~[^~\n]{1,200}~~")
 _ANNOTATION = re.compile(r"<<[^<>\n]*(?:>>|\Z)")
 
@@ -44,8 +45,8 @@ def reply(completion: str) -> str:
     """Return the completion up to its end token, with everything that is not the reply blanked."""
     body = _to_its_end(completion) if "<" in completion else completion
     if "<" in body:
-        if _REASONING.search(body):
-            body = _blank(body, _reasoning(body))
+        spans, _ = reasoning_spans(body)
+        body = _blank(body, spans)
         if _TOOL.search(body):
             body = _blank(body, _tool_traffic(body))
     if "```" in body or "~~~" in body:
@@ -73,20 +74,6 @@ def _blank(body: str, spans: list[tuple[int, int]]) -> str:
     return "".join([*parts, body[last:]])
 
 
-def _reasoning(body: str) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    opened: int | None = None
-    for tag in _REASONING.finditer(body):
-        if not tag[1]:
-            opened = tag.start() if opened is None else opened
-        elif opened is not None:
-            spans.append((opened, tag.end()))
-            opened = None
-        else:  # closed but never opened: the opening tag stood in the prompt
-            spans = [(0, tag.end())]
-    return spans if opened is None else [*spans, (opened, len(body))]
-
-
 def _tool_traffic(body: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     opened, name = -1, ""
@@ -104,7 +91,7 @@ def _program_text(body: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     opened, width, program = -1, 0, False
     for fence in _FENCE.finditer(body):
-        size, tag = len(fence[1].strip()), fence[2] or ""
+        size, tag = len(fence[1]) - len(fence[1].rstrip("`~")), fence[2] or ""
         alone = not fence[3].strip()
         layout, program_tag = _LAYOUT_TAGS.fullmatch(tag), _PROGRAM_TAGS.fullmatch(tag)
         if opened >= 0:

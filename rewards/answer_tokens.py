@@ -25,8 +25,14 @@ _TOKEN = re.compile(
     rf"""
     (?P<tag></?[A-Za-z][^<>\n]{{0,80}}> | <!--[^\n]{{0,200}}?-->)
   | (?P<operator>(?<=[\d)])\s{{0,2}}[xX](?=\s{{0,2}}[{CURRENCY}]?[\d(])
-        | [×÷·⋅∗±∓<>≤≥≠√∞π]
-        | \\(?:times|cdot|div|pm|mp|leq?|geq?|lt|gt|neq?|sqrt|pi|infty|sum|prod|log|ln|binom|cdots|ldots)(?![A-Za-z]))
+        | (?=[-/!\\%％|<>−–×÷·⋅∗±∓≤≥≠√∞π¬]) (?: /{{2,9}}(?=\s{{0,9}}\d) | !={{1,9}} | (?<![\w)])!(?=[\d(])
+        | (?<=[\d)])!{{1,9}}(?=[^\s"'”’*_)!]|\s?=)
+        | \\?[%％](?:\\text\{{)?\s{{0,2}}of\b\s{{0,2}}\}}?\s{{0,2}}(?=[{CURRENCY}]?\d)
+        | \|(?=[-−–]\s?[\d.,]{{1,20}}\|) | [-−–](?=\()
+        | [<>]={{0,9}} | [×÷·⋅∗±∓≤≥≠√∞π¬]
+        | \\(?:times|cdot|div|pm|mp|leq?|geq?|lt|gt|neq?|sqrt|infty|sum|prod|int|binom|cdots|ldots|dots|bmod|pmod
+            | (?:arc)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|lg|exp|min|max|gcd|lcm|[lr](?:floor|ceil|vert)|left\s?\\?\|
+            | alpha|beta|gamma|delta|(?:var)?epsilon|theta|lambda|pi|rho|sigma|tau|(?:var)?phi|psi|omega)(?![A-Za-z])))
   | (?P<currency>(?:USD|EUR|GBP|INR|CAD|AUD|US|Rs)(?=[\d.]))
   | (?P<number>{NUMERAL_START})
   | (?P<degree>\^\s?\{{?\s?(?:\\circ|°)\s?\}}?)
@@ -44,9 +50,13 @@ _TOKEN = re.compile(
 )
 # What goes on behind a numeral in a way that makes another quantity of it: `3h30m`, `3 and a half`.
 _COMPOUND = re.compile(
+    # A variable: `2x`, `3xy`, `5n`.
+    r"(?:[beijnoqruvxyzXYZ]|a(?!\.)|[xyz]{2,3}|[a-c]{2,3})(?![A-Za-z0-9'’])|"
     r"(?!cm|mm|dm|km|m|ft|in)[A-Za-z]+\d\w*|(?:cm|mm|dm|km|m|ft|in)(?![23]\b)\d\w*"
     r"|\s(?:and|&)\san?\s(?:half|quarter|third|fourth|fifth)\b"
 )
+_MORE = re.compile(r" [A-Za-z]")
+_TWO_SIGNS = re.compile(r"[-+−–]{2}\Z")
 
 
 class Token(NamedTuple):
@@ -130,8 +140,8 @@ def _settle(raw: list[Token], body: str) -> list[Token]:
                 out.append(token._replace(kind="operator"))
         elif token.kind == "plus":
             # `72+ clips` means "72 or more"; any other plus behind something adds.
-            loose = out and out[-1].kind == "number" and out[-1].end == token.start and body[token.end :][:1] in " "
-            if out and not loose and out[-1].kind in ("number", "word", "close", "operator"):
+            more = out and out[-1].kind == "number" and out[-1].end == token.start and _MORE.match(body, token.end)
+            if out and not more and out[-1].kind in ("number", "word", "close", "operator"):
                 out.append(token._replace(kind="operator"))
         else:
             out.append(token)
@@ -140,6 +150,8 @@ def _settle(raw: list[Token], body: str) -> list[Token]:
 
 def _signed(out: list[Token], number: Token, body: str) -> Token:
     """Take a minus sign, as a dash or as a word, from the end of ``out`` into ``number``."""
+    if number.start > 1 and _TWO_SIGNS.match(body, number.start - 2, number.start):
+        return number._replace(value=None)  # `--72`
     if not out:
         return number
     sign = out[-1]

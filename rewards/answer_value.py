@@ -11,17 +11,23 @@ Finding(verdict='hedged', value=None, span=None)
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
+from trajgym.rewards.answer_clauses import correction, denied, left_undone, offers, unfinished
 from trajgym.rewards.answer_tokens import Token, tokenize
 from trajgym.rewards.numbers import spelled
 from trajgym.rewards.vocabulary import ALTERNATIVES, FILLERS, NEGATIONS, PHRASE_WORDS
 
-__all__ = ["REACH", "Finding", "joined", "read_value"]
+__all__ = ["REACH", "Finding", "is_factorial", "joined", "read_value"]
 
 # Text of one marker behind this many characters is not looked at: an answer is short, and the reader stays linear.
 REACH = 4_000
+_OPENERS = ("#", "{", ">", "\n")  # behind these a marker's text begins with its value, not within a sentence
+_ENUMERATOR = re.compile(r"[\s*_]*(\d{1,2})[.)][*_]*\s+(?=[\s*_~≈(+$€£−–-]*\.?\d)")
+_UNEQUAL = ("≠", "\\ne", "\\neq", "!=")
 _NEAR = 200  # characters; markers further apart are not read as one list
 
 
@@ -41,14 +47,26 @@ class Finding(NamedTuple):
 
 def read_value(body: str, start: int, end: int) -> Finding:
     """Read the one value of the marker text ``body[start:end]``."""
-    tokens = _to_first_stop(tokenize(body, start, min(end, start + REACH)))
-    tokens = _spell(tokens)
-    tokens = _without_remarks(tokens)
+    end = min(end, start + REACH)
+    bare = body[start - 1 : start] in _OPENERS
+    numbered = _ENUMERATOR.match(body, start, end) if bare else None
+    tokens = tokenize(body, numbered.end() if numbered else start, end)
+    if not numbered and [t.kind for t in tokens] == ["number"]:
+        return _chain(tokens, 0)  # as nearly always
+    if numbered and (numbered[1] != "1" or sum(t.kind in ("word", "number") for t in tokens) > 3):
+        return Finding("hedged")  # one of several, or none
+    if tokens and tokens[0].text in ALTERNATIVES:
+        return Finding("hedged")  # `or 73`, behind another answer
+    if bare and is_factorial(tokens):
+        return Finding("unreadable")
+    tokens = _without_remarks(_spell(_to_first_stop(tokens)))
     first = _first_number(tokens)
     if first is None:
         return Finding("no_number")
-    if any(t.text in NEGATIONS or t.text in ("≠", "\\ne", "\\neq") for t in tokens[:first]):
-        return Finding("negated")
+    if denied(tokens, first) or any(t.text in NEGATIONS or t.text in _UNEQUAL for t in tokens[:first]):
+        tokens = correction(tokens, first)
+        if not tokens or denied(tokens, first := _first_number(tokens) or 0):
+            return Finding("negated")
     equals = max((i for i, t in enumerate(tokens) if t.kind == "equals"), default=None)
     if equals is not None:
         if _two_equations(tokens, equals):
@@ -57,9 +75,10 @@ def read_value(body: str, start: int, end: int) -> Finding:
         # `72 = total clips` names the value behind the sign; `48 + 24 =` gives none.
         tokens = right if _first_number(right) is not None or not right else left
         first = _first_number(tokens)
-        if first is None:
-            return Finding("unreadable")
-    return _chain(tokens, first)
+    elif unfinished(tokens, first):  # `twice 36, which is 72`
+        tokens = correction(tokens, first)
+        first = _first_number(tokens)
+    return Finding("unreadable") if first is None else _chain(tokens, first)
 
 
 def joined(body: str, start: int, end: int) -> bool:
@@ -77,6 +96,13 @@ def joined(body: str, start: int, end: int) -> bool:
     return _between(gap) == "joined"
 
 
+def is_factorial(tokens: list[Token]) -> bool:
+    """Whether a text is nothing but a number and ``!``: behind a sentence that is joy, without one a factorial."""
+    if [t.text for t in tokens[1:2]] != ["!"] or any(t.kind != "stop" for t in tokens[1:]):
+        return False
+    return tokens[0].kind == "number" and tokens[0].end == tokens[1].start
+
+
 def _chain(tokens: list[Token], first: int) -> Finding:
     """Take the number at ``first`` unless it is part of arithmetic or stands beside another value."""
     number = tokens[first]
@@ -86,26 +112,41 @@ def _chain(tokens: list[Token], first: int) -> Finding:
     index = first
     while True:
         following = next((i for i in range(index + 1, len(tokens)) if _is_value(tokens[i])), len(tokens))
-        relation = _between(tokens[index + 1 : following])
+        gap = tokens[index + 1 : following]
+        relation = _between(gap, more=following < len(tokens))
+        part = number.value.denominator != 1 and [t.text for t in gap if t.text not in FILLERS] == ["of"]
+        if part and following < len(tokens):
+            relation = "operator"  # 3/4 of 96
         if relation == "operator":
             return Finding("unreadable")
         if following == len(tokens) or relation == "phrase":
+            if _otherwise(tokens[following:], number.value):
+                return Finding("hedged")
             return Finding("value", number.value, (number.start, number.end))
         if tokens[following].value != number.value:
             return Finding("hedged")
         index = following
 
 
-def _between(gap: list[Token]) -> str:
+def _otherwise(tokens: list[Token], value: Fraction) -> bool:
+    """Whether another value follows for the other case: ``72 if it rains, else 73``."""
+    return any(
+        before.text in ("else", "otherwise") and _is_value(token) and token.value != value
+        for before, token in pairwise(tokens)
+    )
+
+
+def _between(gap: list[Token], *, more: bool = True) -> str:
     """Say what stands between two numbers, or behind the last one: ``joined``, ``operator`` or ``phrase``."""
     gap = [t for t in gap if t.text not in FILLERS and t.kind not in ("stop", "open", "close")]
     if not gap:
         return "joined"
-    if gap[0].kind == "operator":
+    if gap[0].kind == "operator" or left_undone(gap, more=more):
         return "operator"
     if {t.kind for t in gap} <= {"dash"} or (len(gap) == 1 and gap[0].kind in ("slash", "colon")):
         return "joined"
-    if gap[-1].text in ALTERNATIVES:
+    texts = [t.text for t in gap]
+    if offers(gap) or texts in (["by"], ["but"], ["then"], ["followed", "by"]) or texts[-1] == "now":
         return "joined"
     if any(t.kind not in ("word", "join") or t.text in PHRASE_WORDS for t in gap):
         return "phrase"
@@ -126,6 +167,7 @@ def _to_first_stop(tokens: list[Token]) -> list[Token]:
         if token.kind == "stop":
             following = tokens[index + 1 : index + 2]
             abbreviated = _kinds(kept[-2:] + following) == ["number", "word", "number"] and len(kept[-1].text) <= 3
+            abbreviated = abbreviated or (bool(kept) and kept[-1].kind == "join")  # 72 vs. 73
             if seen and not abbreviated and not (following and following[0].text in ALTERNATIVES):
                 break
             continue

@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, TypeAlias
 
 from trajgym.errors import ConfigError, did_you_mean
 from trajgym.types import Action, CallError, Message, Observation, Step, StopReason, Task, ToolCall, ToolResult
 
-__all__ = ["TRUTHS", "Completion", "Read", "check_columns", "columns_of", "read_completions"]
+__all__ = ["TRUTHS", "Completion", "Read", "check_columns", "columns_of", "content", "number_text", "read_completions"]
 
 Completion: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What a policy wrote: a text, or messages of which the first is the assistant's."""
@@ -31,6 +33,7 @@ TRUTHS = ("ground_truth", "answer", "solution")
 
 _FROM_TRAINER = frozenset({"trainer_state", "log_extra", "log_metric"})  # TRL passes them beside the columns
 _TAKEN = frozenset({"prompts", "prompt", "completion_ids", "question", "task_id", "id", "difficulty"})
+_MOST_DIGITS = 400  # of a number that stands in a column; the largest float has 309
 _FAILED = re.compile(r"""\{'error': (['"]).*\1\}""", re.DOTALL)  # how TRL shows the exception of a tool
 
 
@@ -107,16 +110,18 @@ def _task(index: int, row: Mapping[str, Any]) -> Task:
 def _truth(name: str, value: Any, index: int) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    raise ConfigError(f"The column {name!r} must hold texts or numbers, got {value!r:.200} in row {index}.")
+    number = number_text(value)
+    if number is None:
+        got = "a number of too many digits" if type(value) is int else f"{value!r:.200}"
+        raise ConfigError(f"The column {name!r} must hold texts or numbers, got {got} in row {index}.")
+    return number
 
 
 def _question(row: Mapping[str, Any]) -> str:
     prompt = row.get("question", row.get("prompts", row.get("prompt", "")))
     if isinstance(prompt, (list, tuple)):
         users = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
-        return _content(users[-1]) if users else ""
+        return content(users[-1]) if users else ""
     return prompt if isinstance(prompt, str) else ""
 
 
@@ -146,8 +151,8 @@ def _step(said: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], tokens:
     if last:
         stop = StopReason.MAX_TURNS if answers or calls or error else StopReason.ANSWERED
     return Step(
-        Action(_content(said), token_ids=tokens, calls=calls),
-        Observation(tuple(Message(str(m["role"]), _content(m), m.get("name")) for m in answers)),
+        Action(content(said), token_ids=tokens, calls=calls),
+        Observation(tuple(Message(str(m["role"]), content(m), m.get("name")) for m in answers)),
         results=results,
         error=error,
         terminated=stop is StopReason.ANSWERED,
@@ -175,12 +180,31 @@ def _calls(written: Sequence[Any]) -> tuple[tuple[ToolCall, ...], CallError | No
 
 
 def _result(call: ToolCall, message: Mapping[str, Any]) -> ToolResult:
-    content = _content(message)
-    return ToolResult(call, content, "error" if _FAILED.fullmatch(content) else None)
+    text = content(message)
+    return ToolResult(call, text, "error" if _FAILED.fullmatch(text) else None)
 
 
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, (list, tuple)):  # parts, some of which may be images
-        return "".join(str(p.get("text") or "") for p in content if isinstance(p, Mapping))
-    return "" if content is None else str(content)
+def content(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, whose content may be a text or a list of parts, some of which may be images."""
+    written = message.get("content")
+    if isinstance(written, (list, tuple)):
+        return "".join(str(p.get("text") or "") for p in written if isinstance(p, Mapping))
+    return "" if written is None else str(written)
+
+
+def number_text(value: object) -> str | None:
+    """Return a number in digits, without an exponent; ``None`` for what is no finite number, or a truth value.
+
+    >>> number_text(72), number_text(1e22), number_text(True)
+    ('72', '10000000000000000000000', None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal, Real)):
+        return None
+    try:
+        text = str(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return None
+    if "e" not in text.lower():
+        return text if text.lstrip("-").replace(".", "", 1).isdecimal() else None
+    number = Decimal(text)
+    return f"{number:f}" if abs(number.adjusted()) < _MOST_DIGITS else None

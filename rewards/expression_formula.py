@@ -36,6 +36,7 @@ _FACTORS = frozenset(
     ]
 )
 _BEHIND_UNITS = RELATIONS | SEPARATORS | {"words", ")", "]", "}", "\\}", "row", "&", "end", "end of text"}
+_GROUPING = frozenset(["{", "}", "(", ")"])
 _IN_DEGREES = frozenset(["sin", "cos", "tan", "cot", "sec", "csc"])
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _RADIANS = Product((Constant("pi"), Number(Fraction(1, 180))))
@@ -81,12 +82,25 @@ class FormulaReader(Cursor):
             if self.take("*"):
                 factors.append(self._after_sign())
             elif self.take("/"):
+                if _differential(self.tokens[self.index :]) and self._behind_a_differential():
+                    raise RefusedError("a derivative is left to be worked out")
                 factors.append(inverse(self.scalar(self._after_sign())))
             elif self._implicit():
                 self._side_by_side(factors)
             else:
                 break
         return factors[0] if len(factors) == 1 else Product(tuple(self.scalar(factor) for factor in factors))
+
+    def _behind_a_differential(self) -> bool:
+        """Whether the stroke that has just been read stands behind ``d``, ``dy`` or ``d^2y``."""
+        before = [
+            token for token in self.tokens[max(0, self.index - 7) : self.index - 1] if token.kind not in _GROUPING
+        ]
+        if before and before[-1].kind == "symbol" and not _is_d(before[-1]):
+            before.pop()
+        if [token.kind for token in before[-2:]] == ["^", "number"]:
+            before = before[:-2]
+        return bool(before) and _is_d(before[-1])
 
     def _side_by_side(self, factors: list[Any]) -> None:
         r"""Read a factor without a sign before it; with a whole number before it, ``\frac12`` makes a mixed number."""
@@ -204,8 +218,13 @@ class FormulaReader(Cursor):
 
     def fraction(self, token: Token) -> Node:
         r"""Read what stands behind ``\frac``."""
+        start = self.index
         top = self._group()
-        return over(top, self._group())
+        middle = self.index
+        low = self._group()
+        if _differential(self.tokens[middle : self.index]) and any(map(_is_d, self.tokens[start:middle])):
+            raise RefusedError("a derivative is left to be worked out")
+        return over(top, low)
 
     def binomial(self, token: Token) -> Node:
         r"""Read what stands behind ``\binom``."""
@@ -276,3 +295,13 @@ class FormulaReader(Cursor):
             factors.append(self.scalar(self.power()))
         argument: Scalar = factors[0] if len(factors) == 1 else Product(tuple(factors))
         return negative(argument) if minus else argument
+
+
+def _is_d(token: Token) -> bool:
+    return token.kind == "symbol" and token.text == "d"
+
+
+def _differential(found: list[Token]) -> bool:
+    """Whether tokens begin as ``dx`` does, with a bracket before it or not."""
+    found = found[1:3] if found and found[0].kind in _GROUPING else found[:2]
+    return len(found) == 2 and _is_d(found[0]) and found[1].kind == "symbol"

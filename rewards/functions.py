@@ -20,7 +20,18 @@ from trajgym.errors import ConfigError, RewardError
 from trajgym.rewards.completions import TRUTHS, Completion, check_columns, columns_of, read_completions
 from trajgym.types import Step, StopReason, Task
 
-__all__ = ["FunctionTerm", "PlainTerm", "RewardTerm", "Term", "is_finite", "rate", "takes_completions", "term"]
+__all__ = [
+    "FunctionTerm",
+    "PlainTerm",
+    "RewardTerm",
+    "Term",
+    "discounted",
+    "is_finite",
+    "is_number",
+    "rate",
+    "takes_completions",
+    "term",
+]
 
 Term: TypeAlias = Callable[[Step, Task, Sequence[Step]], float]
 """``term(step, task, history) -> float``; ``history`` holds the earlier steps, not ``step`` itself."""
@@ -56,6 +67,15 @@ class RewardTerm(abc.ABC):
     def __call__(self, *given: Any, **columns: Any) -> Any:
         """Rate a step given as ``(step, task, history)``, or ``(completions, **columns)``."""
         return self.score(*given) if len(given) == 3 else self.rate(*given, **columns)
+
+
+def discounted(term: Term, gamma: float) -> Term:
+    """Return a term, which may be a plain function, for a run that discounts by ``gamma`` per turn.
+
+    Raises:
+        ConfigError: When the term was made for another discount.
+    """
+    return term.discounted(gamma) if isinstance(term, RewardTerm) else term
 
 
 def rate(score: Term, completions: Sequence[Completion], columns: dict[str, Any]) -> list[float]:
@@ -188,8 +208,13 @@ def takes_completions(thing: object) -> bool:
     return "completions" in parameters
 
 
+def is_number(value: object) -> bool:
+    """Whether ``value`` can be an option's value: a finite real number, and not ``True`` or ``False``."""
+    return not isinstance(value, bool) and is_finite(value)
+
+
 def is_finite(value: object) -> bool:
-    """Whether ``value`` is a real number that is finite."""
+    """Whether ``value`` can be what a term returns: a real number that is finite, a truth value among them."""
     try:
         return not isinstance(value, complex) and math.isfinite(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from trajgym.errors import ConfigError
-from trajgym.rewards.functions import RewardTerm, Term, is_finite
+from trajgym.rewards.functions import RewardTerm, Term, discounted, is_number
 from trajgym.rewards.terms import accuracy
 from trajgym.types import Step, Task
 
@@ -60,8 +60,7 @@ class Capped(RewardTerm):
 
     def discounted(self, gamma: float) -> Self:
         """Return the term for a run that discounts by ``gamma`` per turn."""
-        inner = self.term
-        return type(self)(inner.discounted(gamma), self.most, self.least) if isinstance(inner, RewardTerm) else self
+        return type(self)(discounted(self.term, gamma), self.most, self.least)
 
 
 class Gated(RewardTerm):
@@ -84,16 +83,15 @@ class Gated(RewardTerm):
 
     def discounted(self, gamma: float) -> Self:
         """Return the term for a run that discounts by ``gamma`` per turn."""
-        return type(self)(self.term.discounted(gamma), self.gate) if isinstance(self.term, RewardTerm) else self
+        return type(self)(discounted(self.term, gamma), discounted(self.gate, gamma))
 
 
 class Settled(RewardTerm):
     """A term whose payments are an advance: kept when the episode ends with a right answer, else taken back.
 
     The learner sees the pay of each step when it happens, and yet an episode without a right answer is worth nothing,
-    whatever it did on the way: the last step pays back ``Σ_{k<T} γ^{k−T} r_k``, which makes the discounted sum 0. What
-    cannot be taken back is what an episode had earned when a token budget cut its last turn, since no environment sees
-    that turn; ``truncated: drop`` leaves such episodes out.
+    whatever it did on the way: the last step pays back ``Σ_{k<T} γ^{k−T} r_k``, which makes the discounted sum 0.
+    Episodes that a budget cuts end without a right answer too, be it a budget of turns or one of tokens.
 
     Args:
         term: What is paid on the way.
@@ -107,7 +105,7 @@ class Settled(RewardTerm):
     def __init__(self, term: Term, gamma: float | None = None, *, right: Term = accuracy) -> None:
         if not callable(term) or not callable(right):
             raise ConfigError(f"Settled needs terms, functions of (step, task, history), got {term!r} and {right!r}.")
-        if gamma is not None and not (is_finite(gamma) and 0.0 < gamma <= 1.0):
+        if gamma is not None and not (is_number(gamma) and 0.0 < gamma <= 1.0):
             raise ConfigError(f"gamma must lie in (0, 1] to pay an advance back, got {gamma!r}.")
         self.term, self.gamma, self.right = term, gamma, right
 
@@ -120,15 +118,18 @@ class Settled(RewardTerm):
 
     def discounted(self, gamma: float) -> Self:
         """Return the term for a run that discounts by ``gamma`` per turn."""
-        return type(self)(self.term, agreed_gamma(self.gamma, gamma, type(self).__name__), right=self.right)
+        agreed = agreed_gamma(self.gamma, gamma, type(self).__name__)
+        return type(self)(discounted(self.term, gamma), agreed, right=discounted(self.right, gamma))
 
 
 def agreed_gamma(own: float | None, runs: float, what: str) -> float:
     """Return the discount of the run.
 
     Raises:
-        ConfigError: When the term has another one of its own.
+        ConfigError: When it is none, or the term has another one of its own.
     """
+    if not is_number(runs) or not 0.0 <= runs <= 1.0:
+        raise ConfigError(f"gamma must lie in [0, 1], got {runs!r}.")
     if own is not None and own != runs:
         raise ConfigError(
             f"A {what} term has gamma={own:g} and the run {runs:g}; with two discounts its promise does not hold. "

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from trajgym.errors import ConfigError, EnvironmentFault
-from trajgym.rewards.functions import is_finite
+from trajgym.rewards.functions import is_number
 
 __all__ = ["Outside"]
 
@@ -65,7 +65,7 @@ class Outside(Generic[Request, Reply]):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key} must be a whole number of at least 1, got {value!r}.")
         for key, seconds in (("linger", linger), ("timeout", timeout), ("cooldown", cooldown)):
-            if not is_finite(seconds) or seconds < 0 or (key == "timeout" and seconds == 0):
+            if not is_number(seconds) or seconds < 0 or (key == "timeout" and seconds == 0):
                 raise ConfigError(f"{key} must be a finite number of seconds, got {seconds!r}.")
         self.ask, self.name = ask, name
         self.batch_size, self.attempts, self.remembered = batch_size, attempts, remembered

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from trajgym.errors import ConfigError, EnvironmentFault, RewardError, UnknownNameError
 from trajgym.rewards.completions import Completion
-from trajgym.rewards.functions import RewardTerm, Term, is_finite, rate
-from trajgym.rewards.schedule import Schedule
+from trajgym.rewards.functions import RewardTerm, Term, discounted, is_finite, is_number, rate
+from trajgym.rewards.schedule import Schedule, check_progress
 from trajgym.types import Step, Task
 
 __all__ = ["Rubric", "Weight"]
@@ -51,9 +51,7 @@ class Rubric(Mapping[str, tuple[Term, Weight]]):
                 raise ConfigError(
                     f"Rubric term {name!r} is a rubric itself. Merge the two: Rubric({{**one, **other}})."
                 )
-            if isinstance(weight, bool) or not isinstance(weight, (int, float, Schedule)):
-                raise ConfigError(f"Rubric term {name!r} needs a finite number as its weight, got {weight!r}.")
-            if not isinstance(weight, Schedule) and not is_finite(weight):
+            if not isinstance(weight, Schedule) and not is_number(weight):
                 raise ConfigError(f"Rubric term {name!r} needs a finite number as its weight, got {weight!r}.")
             self._entries[str(name)] = (term, weight if isinstance(weight, Schedule) else float(weight))
         self._enforce(0.0)
@@ -118,8 +116,7 @@ class Rubric(Mapping[str, tuple[Term, Weight]]):
         Raises:
             ConfigError: When it lies outside.
         """
-        if not is_finite(progress) or not 0.0 <= progress <= 1.0:
-            raise ConfigError(f"progress must lie in [0, 1], got {progress!r}.")
+        check_progress(progress)
         rubric = Rubric(self._entries)
         rubric._enforce(progress)
         return rubric
@@ -130,8 +127,7 @@ class Rubric(Mapping[str, tuple[Term, Weight]]):
         Raises:
             ConfigError: When a term was made for another discount.
         """
-        terms = {n: t.discounted(gamma) if isinstance(t, RewardTerm) else t for n, (t, _) in self._entries.items()}
-        return Rubric({name: (terms[name], weight) for name, (_, weight) in self._entries.items()})
+        return Rubric({name: (discounted(term, gamma), weight) for name, (term, weight) in self._entries.items()})
 
     def reweighted(self, weights: Mapping[str, Weight]) -> Rubric:
         """Return the rubric with other weights for some of its terms.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trajgym.errors import ConfigError
-from trajgym.rewards.functions import is_finite
+from trajgym.rewards.functions import is_number
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "check_progress"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Schedule:
     def __post_init__(self) -> None:
         points = self.points
         good = isinstance(points, (list, tuple)) and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in points)
-        if not good or not points or not all(is_finite(x) and not isinstance(x, bool) for p in points for x in p):
+        if not good or not points or not all(is_number(x) for p in points for x in p):
             raise ConfigError(
                 f"A schedule is a list of pairs of numbers (progress, weight), such as [[0, 0.1], [0.5, 0]], "
                 f"got {points!r}."
@@ -44,7 +44,12 @@ class Schedule:
         object.__setattr__(self, "points", fixed)
 
     def __call__(self, progress: float) -> float:
-        """Return the weight when ``progress`` (0 … 1) of the training is done."""
+        """Return the weight when ``progress`` (0 … 1) of the training is done.
+
+        Raises:
+            ConfigError: When it lies outside.
+        """
+        check_progress(progress)
         before = self.points[0]
         for point in self.points:
             if progress <= point[0]:
@@ -52,3 +57,13 @@ class Schedule:
                 return point[1] if share >= 1.0 else before[1] + (point[1] - before[1]) * max(0.0, share)
             before = point
         return before[1]
+
+
+def check_progress(progress: float) -> None:
+    """Refuse what is no share of a training.
+
+    Raises:
+        ConfigError: When ``progress`` is not a number in [0, 1].
+    """
+    if not is_number(progress) or not 0.0 <= progress <= 1.0:
+        raise ConfigError(f"progress is the share of the training that is done, in [0, 1], got {progress!r}.")

@@ -9,23 +9,22 @@ Source: Ng, Harada and Russell 1999, Policy invariance under reward transformati
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Self, TypeAlias
 
 from trajgym.errors import ConfigError
-from trajgym.rewards.functions import RewardTerm, is_finite
+from trajgym.rewards.functions import RewardTerm, is_number
 from trajgym.rewards.limits import agreed_gamma
-from trajgym.rewards.tool_use import numbers_in, written_numbers
+from trajgym.rewards.milestones import milestones
+from trajgym.rewards.tool_use import written_numbers
 from trajgym.types import Step, Task
 
-__all__ = ["Potential", "Shaped", "milestones", "progress"]
+__all__ = ["Potential", "Shaped", "progress"]
 
 Potential: TypeAlias = Callable[[Task, Sequence[Step]], float]
 """``potential(task, steps) -> Φ`` of the state after ``steps``; no steps is the state an episode begins in."""
 
-_ANNOTATION = re.compile(r"<<[^<>=]+=([-+]?[\d.,/]+)>>")
 _MOST_NUMBERS = 50  # in one turn; more is a list of guesses
 
 
@@ -52,7 +51,7 @@ class Shaped(RewardTerm):
     def __init__(self, potential: Potential, gamma: float | None = None, *, zero_when_truncated: bool = False) -> None:
         if not callable(potential):
             raise ConfigError(f"A potential is a function of (task, steps), got {potential!r}.")
-        if gamma is not None and not (is_finite(gamma) and 0.0 <= gamma <= 1.0):
+        if gamma is not None and not (is_number(gamma) and 0.0 <= gamma <= 1.0):
             raise ConfigError(f"gamma must lie in [0, 1], got {gamma!r}.")
         self.potential, self.gamma, self.zero_when_truncated = potential, gamma, zero_when_truncated
 
@@ -70,11 +69,11 @@ class Shaped(RewardTerm):
 
 
 def progress(task: Task, steps: Sequence[Step]) -> float:
-    """Return the share of the task's :func:`milestones` that the policy has written itself, in [0, 1].
+    """Return the share of the task's milestones that the policy has written itself, in [0, 1].
 
     Its own words and the arguments of its calls count, and nothing that a tool answered: a result is progress once the
     policy works with it. A turn with more than fifty different numbers is a list of guesses and counts for nothing.
-    Tasks without known intermediate values have no progress, 0.
+    Tasks without known intermediate values have no progress, 0; see :mod:`trajgym.rewards.milestones`.
     """
     wanted = milestones(task)
     reached: set[Fraction] = set()
@@ -83,17 +82,3 @@ def progress(task: Task, steps: Sequence[Step]) -> float:
         if len(numbers) <= _MOST_NUMBERS:
             reached |= wanted & numbers
     return len(reached) / len(wanted) if wanted else 0.0
-
-
-def milestones(task: Task) -> set[Fraction]:
-    """Return the values that a solution of the task goes through, without signs and without those the question gives.
-
-    They are read from ``metadata["steps"]``, a list of numbers, else from the ``<<48/2=24>>`` annotations of
-    ``metadata["full_answer"]``. The policy is never shown them.
-    """
-    steps = task.metadata.get("steps")
-    if not isinstance(steps, (list, tuple)):
-        steps = _ANNOTATION.findall(str(task.metadata.get("full_answer", "")))
-    values = [numbers_in(str(step)) for step in steps]
-    # More than one number is a fraction such as 1/3, which nobody writes in digits alone.
-    return {next(iter(found)) for found in values if len(found) == 1} - numbers_in(task.question)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.rewards.answer_reply import reply
 
-__all__ = ["STEP_MODES", "check_step_mode", "count_steps"]
+__all__ = ["STEP_MODES", "check_step_mode", "count_steps", "shown_steps"]
 
 STEP_MODES = ("markers", "lines", "regex")
 
@@ -43,7 +43,16 @@ def check_step_mode(mode: str, pattern: str | re.Pattern[str] | None) -> None:
 
 
 def count_steps(text: str, mode: str = "markers", pattern: str | re.Pattern[str] | None = None) -> int:
-    """Return how many steps ``text`` shows.
+    """Return how many steps ``text`` shows; the arguments are those of :func:`shown_steps`.
+
+    Raises:
+        UnknownNameError, ConfigError: See :func:`check_step_mode`.
+    """
+    return len(shown_steps(text, mode, pattern))
+
+
+def shown_steps(text: str, mode: str = "markers", pattern: str | re.Pattern[str] | None = None) -> list[str]:
+    """Return what each step says that ``text`` shows, in order, in small letters and with single blanks.
 
     Args:
         text: What the policy wrote.
@@ -76,5 +85,5 @@ def _marked(shown: str) -> Iterable[str]:
             number += 1
 
 
-def _distinct(texts: Iterable[str]) -> int:
-    return len({" ".join(text.casefold().split()) for text in texts if _SAYS_SOMETHING.search(text)})
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(" ".join(text.casefold().split()) for text in texts if _SAYS_SOMETHING.search(text)))

@@ -1,8 +1,8 @@
 r"""Whether two mathematical answers are the same.
 
-Formulas are compared as functions: exactly where they are quotients of polynomials
-(:mod:`trajgym.rewards.symbolic_exact`), otherwise by their values at random points
-(:mod:`trajgym.rewards.symbolic_numeric`, which says how likely a mistake is). Nothing is simplified, so nothing takes
+Formulas are compared as functions: by remainders where they are quotients of polynomials
+(:mod:`trajgym.rewards.symbolic_modular`), otherwise by their values at random points
+(:mod:`trajgym.rewards.symbolic_numeric`); both say how likely a mistake is. Nothing is simplified, so nothing takes
 long. Sets have no order, tuples and intervals have one and their brackets count. A name in front of a value is
 ignored, as in ``x = 3`` beside ``3``; two equations or inequalities are the same when one is a multiple of the other.
 
@@ -33,8 +33,9 @@ from trajgym.rewards.expression_tree import (
     Words,
     symbols,
 )
-from trajgym.rewards.symbolic_exact import UndefinedError, constant, same_function
-from trajgym.rewards.symbolic_numeric import same_values, values_in_proportion
+from trajgym.rewards.symbolic_exact import UndefinedError, constant
+from trajgym.rewards.symbolic_modular import proportional, same_function
+from trajgym.rewards.symbolic_numeric import bounded_work, has_a_value, same_values, sign_of_ratio, values_in_proportion
 
 __all__ = ["equal_expressions", "equal_trees"]
 
@@ -47,7 +48,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 def equal_expressions(a: str, b: str) -> bool:
     """Whether two texts say the same mathematical answer; what cannot be read equals nothing, not even itself.
 
-    It takes some milliseconds, whatever the texts are (the first call loads sympy, half a second).
+    It takes some milliseconds, and below a second whatever the texts are (the first call loads sympy, half a second).
 
     Raises:
         ConfigError: When sympy is not installed.
@@ -65,7 +66,8 @@ def equal_trees(a: Node, b: Node) -> bool:
         ConfigError: When sympy is not installed.
     """
     try:
-        return _same(a, b)
+        with bounded_work():
+            return _same(a, b)
     except UndefinedError:
         return False
 
@@ -114,8 +116,8 @@ def _same_scalars(a: Scalar, b: Scalar) -> bool:
     if left is not None and right is not None:
         # Float noise is forgiven as for number answers, but not among numbers that are as small as the noise.
         return equal(left, right) and abs(left - right) <= TOLERANCE * max(abs(left), abs(right))
-    exactly = same_function(a, b) if symbols(a) or symbols(b) else None
-    return same_values(a, b) if exactly is None else exactly
+    exactly = same_function(a, b)
+    return same_values(a, b) if exactly is None else exactly and has_a_value(a) and has_a_value(b)
 
 
 def _same_relations(a: Relation, b: Relation) -> bool:
@@ -146,10 +148,18 @@ def _multiples(a: Relation, b: Relation) -> bool:
     if isinstance(a.sides[0], Scalar) and isinstance(a.sides[1], Scalar):
         if not (isinstance(b.sides[0], Scalar) and isinstance(b.sides[1], Scalar)):
             return False
-        sign = values_in_proportion(_difference(a), _difference(b))
+        sign = _sign_of_multiple(_difference(a), _difference(b))
         operator = b.operators[0] if sign > 0 else _FLIPPED.get(b.operators[0])
         return sign != 0 and a.operators[0] == operator
     return a.operators == b.operators and _same_in_order(a.sides, b.sides)
+
+
+def _sign_of_multiple(a: Scalar, b: Scalar) -> int:
+    """Return the sign of the number that ``a`` is a multiple of ``b`` by; 0 when there is none."""
+    exactly = proportional(a, b)
+    if exactly is None:
+        return values_in_proportion(a, b)
+    return sign_of_ratio(a, b) if exactly else 0
 
 
 def _difference(relation: Relation) -> Scalar:

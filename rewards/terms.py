@@ -6,18 +6,24 @@ worth as much as any other wrong answer.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
 
 from trajgym.errors import ConfigError, DataError, RewardError
 from trajgym.rewards.answer import read
 from trajgym.rewards.answer_kinds import answer_kind, grade
-from trajgym.rewards.functions import RewardTerm, is_finite, term
+from trajgym.rewards.functions import RewardTerm, is_number, term
 from trajgym.rewards.lengths import CountTokens, check_unit, length
-from trajgym.rewards.steps import check_step_mode, count_steps
+from trajgym.rewards.milestones import milestones, numbers_in
+from trajgym.rewards.steps import check_step_mode, shown_steps
 from trajgym.types import Step, StopReason, Task
 
 __all__ = ["LengthPenalty", "StepBonus", "accuracy", "format_kept", "strict_accuracy"]
+
+_MOST_GUESSES = 10  # numbers in a solution's steps that neither the question nor its demonstration knows
 
 
 @term
@@ -55,6 +61,7 @@ def format_kept(step: Step, task: Task, history: Sequence[Step]) -> float:
     return float(all(s.error is None for s in (*history, step)) and strict_accuracy(step, task, history))
 
 
+@dataclass(frozen=True)
 class LengthPenalty(RewardTerm):
     """Takes ``penalty_weight`` for each unit of length above the target, from a right answer only.
 
@@ -76,21 +83,18 @@ class LengthPenalty(RewardTerm):
     [-0.3, 0.0]
     """
 
-    def __init__(
-        self,
-        target_length: int = 200,
-        penalty_weight: float = 0.001,
-        *,
-        unit: str = "characters",
-        count: CountTokens | None = None,
-        most: float = 1.0,
-    ) -> None:
-        check_unit(unit, count)
-        _from_zero(target_length=target_length, penalty_weight=penalty_weight)
-        if not (isinstance(most, (int, float)) and most >= 0.0):
-            raise ConfigError(f"most must be a number of at least 0, got {most!r}.")
-        self.target_length, self.penalty_weight, self.most = target_length, penalty_weight, most
-        self.unit, self.count = unit, count
+    target_length: int = 200
+    penalty_weight: float = 0.001
+    _: KW_ONLY
+    unit: str = "characters"
+    count: CountTokens | None = None
+    most: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_unit(self.unit, self.count)
+        _from_zero(target_length=self.target_length, penalty_weight=self.penalty_weight)
+        if self.most != math.inf:
+            _from_zero(most=self.most)
 
     def score(self, step: Step, task: Task, history: Sequence[Step]) -> float:
         """Return the penalty, at most 0, of the turn that answers."""
@@ -100,13 +104,18 @@ class LengthPenalty(RewardTerm):
         return 0.0 - min(self.most, self.penalty_weight * excess)
 
 
+@dataclass(frozen=True)
 class StepBonus(RewardTerm):
     r"""Pays ``step_bonus`` for each step that the solution shows, with a right answer only.
+
+    Where a task comes with a demonstration, as in every environment here, a step counts only if it shows a value on the
+    way to the answer that no earlier step has shown: one that the demonstration goes through, and neither the question
+    nor the answer is. What says nothing of that kind is padding, and a list of guesses shows nothing.
 
     Args:
         step_bonus: Bonus per step, β.
         mode: How steps are told: ``"markers"``, ``"lines"`` or ``"regex"``; see
-            :func:`trajgym.rewards.steps.count_steps`.
+            :func:`trajgym.rewards.steps.shown_steps`.
         pattern: Regular expression for ``"regex"``.
         most: Most steps that are paid: five, since more are seldom needed and easily padded.
 
@@ -117,27 +126,38 @@ class StepBonus(RewardTerm):
     [0.2]
     """
 
-    def __init__(
-        self,
-        step_bonus: float = 0.1,
-        *,
-        mode: str = "markers",
-        pattern: str | re.Pattern[str] | None = None,
-        most: int = 5,
-    ) -> None:
-        check_step_mode(mode, pattern)
-        _from_zero(step_bonus=step_bonus, most=most)
-        self.step_bonus, self.mode, self.pattern, self.most = step_bonus, mode, pattern, most
+    step_bonus: float = 0.1
+    _: KW_ONLY
+    mode: str = "markers"
+    pattern: str | re.Pattern[str] | None = None
+    most: int = 5
+
+    def __post_init__(self) -> None:
+        check_step_mode(self.mode, self.pattern)
+        _from_zero(step_bonus=self.step_bonus, most=self.most)
 
     def score(self, step: Step, task: Task, history: Sequence[Step]) -> float:
         """Return the bonus of the turn that answers."""
         if not accuracy(step, task, history):
             return 0.0
-        said = "\n".join(s.action.text for s in (*history, step))
-        return self.step_bonus * min(self.most, count_steps(said, self.mode, self.pattern))
+        shown = shown_steps("\n".join(s.action.text for s in (*history, step)), self.mode, self.pattern)
+        return self.step_bonus * min(self.most, _that_show_values(shown, task) if task.solution else len(shown))
+
+
+def _that_show_values(steps: Sequence[str], task: Task) -> int:
+    """Return how many steps show a value on the way to the answer that none before them has shown."""
+    given = numbers_in(task.question) | numbers_in(task.answer)
+    wanted = milestones(task) - given
+    found, guesses = 0, set[Fraction]()
+    for text in steps:
+        numbers = numbers_in(text)
+        guesses |= numbers - wanted - given
+        found += bool(numbers & wanted)
+        wanted, given = wanted - numbers, given | (numbers & wanted)
+    return found if len(guesses) <= _MOST_GUESSES else 0
 
 
 def _from_zero(**values: float) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not is_finite(value) or value < 0:
+        if not is_number(value) or value < 0:
             raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r}.")

@@ -7,7 +7,6 @@ it could be farmed, and the catalogue offers it with a cap. Costs and penalties 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
@@ -16,6 +15,7 @@ from trajgym.errors import RewardError
 from trajgym.rewards.answer import read
 from trajgym.rewards.functions import RewardTerm, term
 from trajgym.rewards.lengths import CountTokens, check_unit, length
+from trajgym.rewards.milestones import all_numbers, numbers_in, one_number
 from trajgym.rewards.terms import accuracy
 from trajgym.types import Step, Task, ToolCall, ToolResult
 
@@ -27,7 +27,6 @@ __all__ = [
     "call_valid",
     "needed_steps",
     "needless_repeat",
-    "numbers_in",
     "result_used",
     "tool_success",
     "written_numbers",
@@ -36,15 +35,16 @@ __all__ = [
 DEFAULT_CAP = 3
 """Paid steps per episode where the task does not say how many it needs."""
 
-_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3}(?!\d))+|\d+)(?:\.\d+)?", re.ASCII)
-_ONE_NUMBER = re.compile(rf"[-+]?{_NUMBER.pattern}", re.ASCII)
-_MOST_DIGITS = 40
 _write = json.JSONEncoder(sort_keys=True, default=str).encode  # json.dumps would make an encoder for each call
-_MOST_READ = 100_000  # characters
 
 
 def needed_steps(task: Task) -> float:
-    """Return how many steps the task needs, :data:`DEFAULT_CAP` where it does not say; a cap for terms that pay."""
+    """Return how many turns with calls the task needs; a cap for terms that pay such turns.
+
+    As many as its demonstration has; without one its difficulty, and :data:`DEFAULT_CAP` where that is unknown too.
+    """
+    if task.solution:
+        return sum(bool(turn.calls) for turn in task.solution)
     return DEFAULT_CAP if task.difficulty is None else task.difficulty
 
 
@@ -141,11 +141,6 @@ class LengthCost(RewardTerm):
         return float(-length((step,), self.unit, self.count))
 
 
-def numbers_in(text: str) -> set[Fraction]:
-    """Return the numbers written in digits in ``text``, without their signs."""
-    return {abs(n) for n in map(_fraction, _NUMBER.findall(text[:_MOST_READ])) if n is not None}
-
-
 def written_numbers(step: Step) -> set[Fraction]:
     """Return the numbers that the policy wrote in a turn, its calls included, without their signs."""
     return numbers_in(step.action.text).union(*(_numbers_of(call) for call in step.action.calls))
@@ -180,19 +175,11 @@ def _numbers_of(call: ToolCall) -> Iterator[Fraction]:
         elif isinstance(value, (list, tuple)):
             waiting.extend(value)
         elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            found = map(_fraction, _NUMBER.findall(str(value)[:_MOST_READ]))
-            yield from (abs(number) for number in found if number is not None)
+            yield from all_numbers(str(value))
 
 
 def _value(result: ToolResult) -> Fraction | None:
-    content = result.content.strip()
-    known = result.error is None and len(content) <= _MOST_DIGITS and _ONE_NUMBER.fullmatch(content)
-    number = _fraction(content) if known else None
-    return None if number is None else abs(number)
-
-
-def _fraction(digits: str) -> Fraction | None:
-    return Fraction(digits.replace(",", "")) if len(digits) <= _MOST_DIGITS else None
+    return one_number(result.content) if result.error is None else None
 
 
 def _successes(step: Step) -> set[str]:

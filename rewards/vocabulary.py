@@ -5,15 +5,23 @@ from __future__ import annotations
 __all__ = [
     "ALTERNATIVES",
     "ARITHMETIC",
+    "CALLED_RIGHT",
+    "CALLED_WRONG",
+    "CLAUSE_OPENERS",
+    "COMPARATIVES",
     "EQUALITY",
     "FILLERS",
     "FRACTION_NAMES",
     "JOINERS",
     "LABELS",
     "LIST_OPENERS",
+    "MULTIPLIERS",
     "NEGATIONS",
     "ONES",
+    "OPERATIONS",
+    "OPERATIONS_BY",
     "ORDINALS",
+    "PARTS",
     "PHRASE_WORDS",
     "SCALES",
     "SHORT_UNITS",
@@ -31,7 +39,7 @@ def _counted(text: str, first: int, step: int) -> dict[str, int]:
 
 
 # Between two numbers: the second is offered instead of the first.
-ALTERNATIVES = _words("or alternatively else")
+ALTERNATIVES = _words("or alternatively else otherwise")
 # Between two numbers: they stand side by side.
 JOINERS = ALTERNATIVES | _words("and to through till until versus vs")
 # These change neither a value nor what stands between two values.
@@ -46,9 +54,29 @@ PHRASE_WORDS = _words(
     "would can could she he they it we you i his her their its this these those there then out into off before "
     "below above under between how what makes make gives"
 )
-NEGATIONS = _words("not never neither nor isn't isn’t isnt wasn't wasn’t aren't aren’t cannot can't can’t won't won’t")
+NEGATIONS = _words(
+    "unlikely hardly not never neither nor isn't isn’t isnt wasn't wasn’t aren't aren’t cannot can't can’t won't won’t"
+)
+# Behind a number and "is" or "is not": it is the answer, or is none.
+CALLED_RIGHT = _words("answer right correct true it")
+CALLED_WRONG = _words("wrong incorrect false mistaken impossible")
+# Between "or" and a number these only introduce it.
+CLAUSE_OPENERS = _words(
+    "it it's it’s its is was be are were they there she he we i that that's that’s would could might may should will "
+    "which so now rather instead actually answer total result number correct right equal equals to"
+)
 EQUALITY = _words("is was are be equals equal")
 ARITHMETIC = _words("plus times")
+# With "than" between two numbers these add or take away.
+COMPARATIVES = _words("more less fewer greater")
+# Before a number these ask for a multiple, a part or a function of it.
+MULTIPLIERS = _words("twice thrice double triple quadruple half sqrt log ln sin cos tan")
+# Behind a number these are done to it, the second kind with "by", "to" or "from" and another number.
+OPERATIONS = _words(
+    "divided multiplied squared cubed doubled tripled halved factorial mod modulo choose minus point half halves third "
+    "thirds fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths"
+)
+OPERATIONS_BY = _words("increased decreased reduced raised added subtracted")
 # Right before a number these introduce a list of guesses, or a range.
 LIST_OPENERS = EQUALITY | _words("were between of")
 # Right before the number behind `####` these make it an answer and not a heading.
@@ -71,6 +99,9 @@ FRACTION_NAMES = _words(
     "point half halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth "
     "eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths"
 )
+
+# With "of" before a number these ask for a part of it.
+PARTS = FRACTION_NAMES | _words("root square cube percent")
 
 # Formulas are made of single letters; these runs of letters are none, though they are short.
 SHORT_UNITS = _words("cm mm km dm nm kg mg ml dl ft yd mi lb lbs oz hr hrs min sec ms mph kph gal sq cu rad usd")

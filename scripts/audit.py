@@ -19,12 +19,14 @@ from trajgym.envs.make import make
 from trajgym.errors import ConfigError, TrajgymError
 from trajgym.evaluation.audit import GAMMA, Audit, Finding, Row, audit
 from trajgym.policies.exploiters import EXPLOITS, WRONG
+from trajgym.rewards import RewardCriteria
 from trajgym.types import to_json
 
 __all__ = ["main"]
 
 _HEADING = {
     "breaks": "the machinery fails",
+    "pays_nothing": "nobody earns anything",
     "as_good_as_honest": "as good as honest work",
     "most_of_the_expert": "most of the expert's return without solving",
     "shortcut": "tasks are solved without their work",
@@ -33,6 +35,7 @@ _HEADING = {
 }
 _ADVICE = {
     "breaks": "Repair the environment or the tool: no input of a policy may make it fail.",
+    "pays_nothing": "Choose a reward with a term for what can be done here, such as the right answer.",
     "as_good_as_honest": "Pay the term for the right answer only, or weigh the answer more than all the term can pay.",
     "most_of_the_expert": "Give the right answer more weight than everything else together.",
     "shortcut": "Make the tasks harder to guess: their answers can be had without the work.",
@@ -106,12 +109,14 @@ def _report(env: str, reward: str | None, found: Audit, *, strict: bool) -> None
     for what, names in (("Earned nothing", nothing), ("Not played, for want of the tool", found.skipped)):
         if names:
             print(_wrapped(f"{what}: {', '.join(names)}.", console.width))
-    print()
+    print(f"\n{_quality(found.quality, console.width)}\n")
     _say_findings(found.leaks, "Leak", console.width, examples=strict)
     _say_findings(found.findings, "Finding", console.width, examples=True)
     count = len(found.findings) + strict * len(found.leaks)
     if not count:
         print("PASSED: no exploit reaches honest work.\n")
+    elif any(finding.verdict.rule == "pays_nothing" for finding in found.findings):
+        print("FAILED: the reward pays nothing here.\n")
     else:
         print(f"FAILED: {count} exploit{'s pay' if count > 1 else ' pays'}.\n")
 
@@ -139,6 +144,24 @@ def _table(found: Audit, title: str) -> Table:
             end_section=row.name == "honest",
         )
     return table
+
+
+def _quality(quality: RewardCriteria, width: int) -> str:
+    """Say what the reward is like, a line for each criterion."""
+    order, spread = quality.success_order, quality.spread
+    ranked = sorted(quality.shares.items(), key=lambda pair: -abs(pair[1]))
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in ranked)
+    lines = [
+        "Defined success: a solved task earns more than an unsolved one in "
+        + ("an unknown share of the pairs." if order is None else f"{order:.0%} of the pairs."),
+        f"Gradient signal: returns differ in {quality.signal:.0%} of the groups; a group is all policies on one task.",
+        f"Bounded variance: returns from {quality.low:.2f} to {quality.high:.2f}, standard deviation "
+        + f"{quality.deviation:.2f}"
+        + ("." if spread is None else f"; the range is {spread:.1f} times what success is worth."),
+        f"Composable: the parts {'' if quality.additive else 'do not '}add up; their shares of the variance: {shares}.",
+        *(f"Warning: {warning}" for warning in quality.warnings),
+    ]
+    return "\n".join(_wrapped(line, width) for line in lines)
 
 
 def _shown(row: Row) -> bool:
@@ -193,7 +216,12 @@ def _write(path: Path, done: Sequence[tuple[str, dict[str, Any], Audit]], *, str
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(
+            f"must be names with a comma between them, such as sparse,hybrid, got {text!r}"
+        )
+    return names
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Grade the completions in a JSONL file, and show how each answer was read."""
+"""Grade the completions in a JSON file, and show how each answer was read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rich.console import Console
 
 from trajgym.errors import ConfigError, DataError
 from trajgym.rewards.answer_kinds import ANSWER_KINDS, grade
-from trajgym.scripts.grade_rows import ANSWER_COLUMNS, TEXT_COLUMNS, BadRow, read_rows
+from trajgym.scripts.grade_file import BadRow
+from trajgym.scripts.grade_rows import ANSWER_COLUMNS, TEXT_COLUMNS, read_rows
 from trajgym.scripts.grade_tables import Graded, show
 
 __all__ = ["main"]
@@ -27,7 +28,7 @@ _PAGE = 140  # characters a line, where no terminal says
 def main(args: Sequence[str]) -> int:
     """Grade a file; the exit status is 1 when rows cannot be used, or the file's own verdicts differ."""
     parser = argparse.ArgumentParser(prog="trajgym grade", description=__doc__, epilog=main.__doc__)
-    parser.add_argument("file", help="JSON objects, one a line; - for standard input")
+    parser.add_argument("file", help="JSON objects, one a line or in an array; - for standard input")
     parser.add_argument("--text", metavar="COLUMN", help=f"the completion: {', '.join(TEXT_COLUMNS[:4])} … by default")
     parser.add_argument("--answer", metavar="COLUMN", help=f"the truth: {', '.join(ANSWER_COLUMNS[:4])} … by default")
     parser.add_argument("--kind", choices=ANSWER_KINDS, help="what the answers are (default: answer_kind, else number)")

@@ -1,8 +1,7 @@
-"""The completions in a JSONL file: which column holds what, and which rows cannot be used."""
+"""The completions in a file: which column holds what, and which rows cannot be used."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -10,8 +9,11 @@ from typing import Any, BinaryIO
 from trajgym.errors import ConfigError, DataError
 from trajgym.rewards.answer import read, truth
 from trajgym.rewards.answer_kinds import ANSWER_KINDS
+from trajgym.rewards.completions import content, number_text, read_completions
+from trajgym.scripts.grade_file import BadRow, UnusableError, kind_of, read_objects
+from trajgym.types import StopReason
 
-__all__ = ["ANSWER_COLUMNS", "TEXT_COLUMNS", "BadRow", "Completion", "read_rows"]
+__all__ = ["ANSWER_COLUMNS", "TEXT_COLUMNS", "Completion", "read_rows"]
 
 TEXT_COLUMNS = (
     "completion",
@@ -38,7 +40,7 @@ class Completion:
     """One completion to grade.
 
     Args:
-        line: Its line in the file, from 1.
+        line: Its line in the file, or its place in an array, from 1.
         name: Which completion of its row it is; empty where there is only one.
         text: The completion.
         answer: The ground truth.
@@ -54,56 +56,33 @@ class Completion:
     flag: bool | None
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """A row that cannot be graded, and why."""
-
-    line: int
-    reason: str
-
-
-class _UnusableError(Exception):
-    """A row cannot be used; the message says why."""
-
-
 def read_rows(
     file: BinaryIO, text: str | None = None, answer: str | None = None, kind: str | None = None
 ) -> Iterator[Completion | BadRow]:
     """Yield the completions of a file, and the rows that cannot be used, in order.
 
     Args:
-        file: JSON objects, one a line.
+        file: JSON objects, one a line, or an array of them.
         text: Column of the completions, with dots into objects and lists (``steps.-1.text``). By default the first of
             :data:`TEXT_COLUMNS` that the first row has, or all its objects that have one of them.
         answer: Column of the ground truth; by default the first of :data:`ANSWER_COLUMNS`.
         kind: Of the answers; by default what the row says in ``answer_kind``, else ``number``.
 
     Raises:
-        ConfigError: When the first row has none of the columns.
+        ConfigError: When the first row has none of the columns, or the file is an array that cannot be read.
     """
     columns: tuple[list[str], str] | None = None
-    for line, raw in enumerate(file, start=1):
-        if not raw.strip():
+    for found in read_objects(file):
+        if isinstance(found, BadRow):
+            yield found
             continue
+        line, row = found
+        if columns is None:
+            columns = (_text_columns(row, text), _answer_column(row, answer))
         try:
-            row = _parsed(raw, first=line == 1)
-            if columns is None:
-                columns = (_text_columns(row, text), _answer_column(row, answer))
             yield from _completions(line, row, *columns, kind)
-        except _UnusableError as unusable:
+        except UnusableError as unusable:
             yield BadRow(line, str(unusable))
-
-
-def _parsed(raw: bytes, *, first: bool) -> dict[str, Any]:
-    try:
-        row = json.loads(raw.decode("utf-8-sig" if first else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise _UnusableError(f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except (ValueError, RecursionError) as error:
-        raise _UnusableError(f"not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise _UnusableError(f"not a JSON object but {_kind(row)}")
-    return row
 
 
 def _text_columns(row: Mapping[str, Any], chosen: str | None) -> list[str]:
@@ -142,7 +121,7 @@ def _answer_column(row: Mapping[str, Any], chosen: str | None) -> str:
 def _check_first(row: Mapping[str, Any], column: str, option: str) -> None:
     try:
         _at(row, column)
-    except _UnusableError as unusable:
+    except UnusableError as unusable:
         raise ConfigError(f"{option} {column}: in the first row there is {unusable}.") from unusable
 
 
@@ -151,7 +130,7 @@ def _completions(
 ) -> Iterator[Completion]:
     kind = row.get("answer_kind", "number") if kind is None else kind
     if kind not in ANSWER_KINDS:
-        raise _UnusableError(f"answer_kind is {kind!r}; allowed are {' and '.join(ANSWER_KINDS)}")
+        raise UnusableError(f"answer_kind is {kind!r}; allowed are {' and '.join(ANSWER_KINDS)}")
     answer = _answer(_at(row, answer_column), answer_column, kind)
     found = []
     for column in columns:
@@ -180,37 +159,55 @@ def _at(row: Any, column: str) -> Any:
             value = value[int(name)]
         else:
             has = f", only {_names(value)}" if isinstance(value, Mapping) else ""
-            raise _UnusableError(f"no column {column!r}{has}")
+            raise UnusableError(f"no column {column!r}{has}")
     return value
 
 
 def _texts(value: Any, column: str) -> list[tuple[int | None, str]]:
-    """Return the completions in a column: one text, the last words of a dialogue, or several texts."""
+    """Return the completions in a column: one text, in parts or as a dialogue's last words, or several of these."""
+    one = _text(value, column)
+    if one is not None:
+        return [(None, one)]
+    several = [_text(item, column) for item in value] if isinstance(value, list) else []
+    texts = [text for text in several if text is not None]
+    if not texts or len(texts) < len(several):
+        raise UnusableError(f"{column!r} holds {kind_of(value)} instead of text")
+    return list(enumerate(texts))
+
+
+def _text(value: Any, column: str) -> str | None:
+    """Return a completion, empty when its dialogue does not end with an answer; ``None`` for something else."""
     if isinstance(value, str):
-        return [(None, value)]
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        return list(enumerate(value))
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "role" in item for item in value):
-        said = [item.get("content") for item in value if item["role"] == "assistant"]
-        if said and isinstance(said[-1], str):
-            return [(None, said[-1])]
-        raise _UnusableError(f"the dialogue in {column!r} has no text of an assistant")
-    raise _UnusableError(f"{column!r} holds {_kind(value)} instead of text")
+        return value
+    items = [value] if isinstance(value, dict) else value
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        return None
+    if all("role" in item for item in items):
+        return _answered(items, column)
+    return content({"content": items}) if all("text" in item or "type" in item for item in items) else None
+
+
+def _answered(messages: list[dict[str, Any]], column: str) -> str:
+    """Return the words that a dialogue ends with, read as the reward terms read them."""
+    start = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), None)
+    if start is None:
+        raise UnusableError(f"the dialogue in {column!r} has no text of an assistant")
+    [(_, steps)] = read_completions([messages[start:]], {})
+    return steps[-1].action.text if steps[-1].stop_reason is StopReason.ANSWERED else ""
 
 
 def _answer(value: Any, column: str, kind: str) -> str:
     """Return a ground truth, which may be a whole solution that ends in its answer."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
+    value = number_text(value) or value
     if not isinstance(value, str):
-        raise _UnusableError(f"{column!r} holds {_kind(value)} instead of an answer")
+        raise UnusableError(f"{column!r} holds {kind_of(value)} instead of an answer")
     if kind == "number":
         try:
             truth(value)
         except DataError as error:
             reading = read(value)
             if not reading.marked:
-                raise _UnusableError(f"the ground truth in {column!r} cannot be read: {_short(value)}") from error
+                raise UnusableError(f"the ground truth in {column!r} cannot be read: {_short(value)}") from error
             return str(reading.value)
     return value
 
@@ -218,11 +215,6 @@ def _answer(value: Any, column: str, kind: str) -> str:
 def _names(row: Mapping[str, Any]) -> str:
     names = [repr(str(name)) for name in row]
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "") or "none"
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number")
 
 
 def _short(text: str) -> str:

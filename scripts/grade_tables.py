@@ -13,7 +13,8 @@ from rich.text import Text
 
 from trajgym.rewards.answer_kinds import Grade
 from trajgym.rewards.answer_reading import REASONS, RULES
-from trajgym.scripts.grade_rows import BadRow, Completion
+from trajgym.scripts.grade_file import BadRow
+from trajgym.scripts.grade_rows import Completion
 
 __all__ = ["Graded", "show"]
 

@@ -1,7 +1,8 @@
-"""Train a policy with GRPO on whole trajectories: trajgym train RECIPE [--gamma 0.95 …]."""
+"""Train a policy with GRPO or PPO on whole trajectories: trajgym train RECIPE [--gamma 0.95 …]."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,9 +23,12 @@ def main(args: Sequence[str]) -> int:
     config = load_config(recipe, overrides)
     from trajgym.trainers.grpo import train
 
-    print(_summary(recipe, config), flush=True)
+    speaks = os.environ.get("RANK", "0") == "0"  # of several processes, one
+    if speaks:
+        print(_summary(recipe, config), flush=True)
     folder = train(config, name=Path(recipe).stem)
-    print(f"\nDone. Everything is in {folder}; tensorboard --logdir {folder} shows the curves.", file=sys.stderr)
+    if speaks:
+        print(f"\nDone. Everything is in {folder}; tensorboard --logdir {folder} shows the curves.", file=sys.stderr)
     return 0
 
 

@@ -154,6 +154,10 @@ class GRPOConfig(BaseModel):
         3, ge=1, description="Updates in a row without a usable group after which the run stops; fewer are skipped."
     )
 
+    rank_deadline: float = Field(
+        1800.0, gt=0, allow_inf_nan=False, description="Seconds that one of several processes waits for the others."
+    )
+
     # The run itself
     seed: int = Field(0, ge=0, description="Seeds everything.")
     output_dir: Path = Field(Path("runs"), description="Parent of the run folder.")

@@ -12,6 +12,7 @@ from typing import Any
 from trajgym.trainers.advantages import Advantages, Rewards, bind
 from trajgym.trainers.advantages_states import state_keys
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.kl import kl_in_reward
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.overlong import overlong_penalty
 from trajgym.trainers.scaling import EmaStd, scale
@@ -115,9 +116,7 @@ def turn_rewards(trajectory: Trajectory, config: GRPOConfig, kl: Sequence[float]
             rewards[t] += config.overlong_penalty * overlong_penalty(count, limit=limit, buffer=buffer)
     if config.truncated == "penalty" and not trajectory.stop_reason.terminates:
         rewards[-1] -= config.truncation_penalty
-    if kl is not None:
-        rewards = [reward - config.kl_coef * k for reward, k in zip(rewards, kl, strict=True)]
-    return rewards
+    return rewards if kl is None else kl_in_reward(rewards, kl, config.kl_coef)
 
 
 def turn_tokens(trajectory: Trajectory) -> list[int]:

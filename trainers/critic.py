@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +14,14 @@ from trajgym.errors import TrainingError
 from trajgym.trainers.batch import MicroBatch, make_batch
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.models import checkpoint_activations
+from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
+from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.token_pass import PerToken, per_token
 from trajgym.trainers.value_loss import value_loss
 from trajgym.types import Trajectory
 
 __all__ = ["Critic", "ValueModel"]
-
-PerToken = list[list[list[float]]]
-"""One number per trajectory, turn and sampled token."""
 
 
 class ValueModel(nn.Module):
@@ -53,11 +54,13 @@ class Critic:
     Args:
         policy: The model at the start of the run.
         config: ``value_*`` and the size of micro-batches.
+        ranks: Who shares the work.
         device: Where the policy is.
     """
 
-    def __init__(self, policy: Any, config: GRPOConfig, *, device: torch.device) -> None:
-        self._config, self._device = config, device
+    def __init__(self, policy: Any, config: GRPOConfig, *, ranks: Ranks, device: torch.device) -> None:
+        self._config, self._ranks, self._device = config, ranks, device
+        self.guard = StepGuard("value model", "Lower value_learning_rate.")
         self.model = ValueModel(policy).to(device)
         if config.gradient_checkpointing:
             checkpoint_activations(self.model.body)
@@ -66,16 +69,14 @@ class Critic:
             self._parameters, lr=config.value_learning_rate, weight_decay=config.weight_decay
         )
 
-    @torch.no_grad()
     def token_values(self, trajectories: Sequence[Trajectory]) -> PerToken:
         """Return V of the state before each sampled token; a turn's own value is that before its first one."""
-        out: PerToken = [[[] for _ in t.steps] for t in trajectories]
-        nothing = [[0.0] * len(t.steps) for t in trajectories]
-        for micro in self._micro(trajectories, nothing):
-            values = self.model(micro.to(self._device))
-            for (i, t), value in zip(micro.places, values.tolist(), strict=True):
-                out[i][t].append(value)
-        return out
+
+        def values(micro: MicroBatch) -> Tensor:
+            found: Tensor = self.model(micro.to(self._device))
+            return found
+
+        return per_token(trajectories, values, ranks=self._ranks, max_tokens=self._config.microbatch_tokens)
 
     def learn(
         self, trajectories: Sequence[Trajectory], targets: PerToken, old: PerToken, weights: PerToken, progress: float
@@ -90,45 +91,63 @@ class Critic:
             progress: Share of the run, 0 … 1, for the learning rate's schedule.
 
         Returns:
-            ``value_loss`` and ``value_explained``, the share of the targets' variance that the old values had
-            explained, at most 1.
+            ``value_loss``; ``value_explained``, the share of the targets' variance that the old values had explained,
+            at most 1; ``value_skipped_steps``.
         """
         config = self._config
         rate = config.value_learning_rate * lr_factor(progress, config.warmup_ratio, config.lr_schedule)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         count = sum(w for t in weights for turn in t for w in turn)
-        total = 0.0
+        loss = 0.0
+        self.guard.skipped = 0
         for epoch in range(config.value_epochs):
-            goals = self._micro(trajectories, targets)
-            before, counted = self._micro(trajectories, old), self._micro(trajectories, weights)
-            for micro, was, use in zip(goals, before, counted, strict=True):
-                loss = value_loss(
-                    self.model(micro.to(self._device)),
-                    was.advantages.to(self._device),
-                    micro.advantages.to(self._device),
-                    clip=config.value_clip,
-                    weights=use.advantages.to(self._device),
-                    normalizer=max(1.0, count),
-                )
-                loss.backward()  # type: ignore[no-untyped-call]
-                total += loss.item() if epoch == 0 else 0.0
-            norm = nn.utils.clip_grad_norm_(self._parameters, config.max_grad_norm)
-            if not torch.isfinite(norm):
-                raise TrainingError(f"The value model's gradient is {float(norm)}. Lower value_learning_rate.")
+            shares = self._ranks.together(lambda: self._add_gradients(trajectories, targets, old, weights, count))
+            wrong = [share for share in shares if isinstance(share, str)]
+            self._ranks.add_gradients([] if wrong else self._parameters)
+            norm = 0.0 if wrong else float(nn.utils.clip_grad_norm_(self._parameters, config.max_grad_norm))
+            if wrong or not math.isfinite(norm):
+                self.guard.skip(wrong[0] if wrong else f"The gradient's norm is {norm}.", self._parameters)
+                continue
+            self.guard.done()
+            loss = math.fsum(share for share in shares if not isinstance(share, str)) if epoch == 0 else loss
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-        return {"value_loss": total, "value_explained": _explained(targets, old, weights)}
+        skipped = {"value_skipped_steps": float(self.guard.skipped)}
+        return {"value_loss": loss, "value_explained": _explained(targets, old, weights)} | skipped
+
+    def _add_gradients(
+        self, trajectories: Sequence[Trajectory], targets: PerToken, old: PerToken, weights: PerToken, count: float
+    ) -> float | str:
+        """Add the gradients of this rank's micro-batches and return their loss, or what was no number in it."""
+        laid_out = zip(*(self._micro(trajectories, n) for n in (targets, old, weights)), strict=True)
+        total = 0.0
+        for goal, before, counted in self._ranks.mine(list(laid_out)):
+            try:
+                loss = value_loss(
+                    self.model(goal.to(self._device)),
+                    before.advantages.to(self._device),
+                    goal.advantages.to(self._device),
+                    clip=self._config.value_clip,
+                    weights=counted.advantages.to(self._device),
+                    normalizer=max(1.0, count),
+                )
+            except TrainingError as error:
+                return str(error)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        return total
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know: the trained weights and the optimiser's state."""
         trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-        return {"weights": trained, "optimizer": self._optimizer.state_dict()}
+        return {"weights": trained, "optimizer": self._optimizer.state_dict(), "skipped": self.guard.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.model.load_state_dict(state["weights"], strict=False)
         self._optimizer.load_state_dict(state["optimizer"])
+        self.guard.in_a_row = int(state.get("skipped", 0))
 
     def _micro(self, trajectories: Sequence[Trajectory], numbers: Any) -> tuple[MicroBatch, ...]:
         return make_batch(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
-from trajgym.errors import ConfigError, StorageError, TrainingError
+from trajgym.errors import StorageError, TrainingError
 from trajgym.evaluation.evaluate import fit_arguments
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
 from trajgym.rollout import collect, derive_seed, fault_summary
@@ -41,6 +42,7 @@ from trajgym.trainers.models import (
     pick_device,
 )
 from trajgym.trainers.monitor import Monitor
+from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule
@@ -69,6 +71,15 @@ def train(config: GRPOConfig, *, name: str = "run") -> Path:
     return GRPOTrainer(config, name=name).run()
 
 
+@dataclass(frozen=True)
+class _Share:
+    """What one rank has played: trajectories by group, and for vine the values of their states by their seeds."""
+
+    groups: list[list[Trajectory]]
+    values: dict[int, list[float]]
+    extra_steps: int
+
+
 class GRPOTrainer:
     """A run: model, environments, optimiser, and the loop over updates.
 
@@ -78,8 +89,6 @@ class GRPOTrainer:
     """
 
     def __init__(self, config: GRPOConfig, *, name: str = "run") -> None:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("The trainer runs in one process; start it without torchrun or accelerate launch.")
         self.config = config
         self.crediting = Credit(config)
         env = make(config.env, **config.env_arguments)
@@ -87,6 +96,9 @@ class GRPOTrainer:
         plan = reward_plan(env, config)
 
         self.device = pick_device(config.device)
+        self.ranks = Ranks(cpu=self.device.type == "cpu", deadline=config.rank_deadline)
+        if self.ranks.count > 1 and config.device == "auto":
+            self.device = self.ranks.accelerator.device
         model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.device)
         if config.use_lora:
             model = add_lora(
@@ -107,7 +119,7 @@ class GRPOTrainer:
             self.calls = f"Tool calls: {chosen} (protocol: {config.protocol}), answered in {answers} messages"
             self.config = config = config.model_copy(update={"protocol": chosen})
 
-        self.folder = RunFolder(config, name)  # after everything that can be wrong with the options
+        self.folder = self._open_folder(name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
         self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
         self.values: dict[int, list[float]] = {}  # V of every state of the trajectory with that seed, for vine
@@ -119,7 +131,14 @@ class GRPOTrainer:
             load_weights(model, weights, lora=config.use_lora)
         if config.gradient_checkpointing:
             checkpoint_activations(model)
-        self.learner = Learner(model, config, reference=self.reference, device=self.device, folder=self.folder.path)
+        self.learner = Learner(
+            model,
+            config,
+            reference=self.reference,
+            ranks=self.ranks,
+            device=self.device,
+            folder=self.folder.path,
+        )
         if state:
             self.load_state_dict(state)
 
@@ -129,18 +148,13 @@ class GRPOTrainer:
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
         config, total = self.config, self.schedule.total
-        monitor = Monitor(
-            self.folder, total=total, first=self.update, tensorboard=config.tensorboard, fault_alarm=config.fault_alarm
-        )
+        monitor = self._open_monitor()
         saved = self.update
-        if self.calls:
-            print(self.calls, flush=True)
         with self.pool, Interrupt() as interrupt:
             try:
                 while self.update < total:
                     start = time.perf_counter()
                     weights = self.pool.advance(self.update / total)
-                    self.extra_steps = 0
                     trajectories, groups = self.gather(interrupt)
                     rollout_seconds = time.perf_counter() - start
 
@@ -162,13 +176,12 @@ class GRPOTrainer:
                     metrics["time/rollout"] = rollout_seconds
                     metrics["time/update"] = time.perf_counter() - start
                     metrics["time/tokens_per_second"] = sampled / metrics["time/update"]
-                    monitor.update(metrics, faults=fault_summary(trajectories), skipped=fruitless)
-                    self._log_trajectories(trajectories)
+                    self.ranks.together(partial(self._report, monitor, metrics, trajectories, fruitless))
                     if self.update % config.save_every == 0 or self.update == total:
-                        self.save()
+                        self.ranks.together(self.save)
                         saved = self.update
             except StopRequested:
-                if saved != self.update or not self.folder.complete():
+                if self.ranks.main and (saved != self.update or not self.folder.complete()):
                     self.save()
                 raise Interrupted(
                     f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
@@ -179,19 +192,21 @@ class GRPOTrainer:
                     self._rescue()
                 raise
             finally:
-                monitor.close()
-        logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
-        with storage_errors(self.folder.path):
-            to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
+                if monitor is not None:
+                    monitor.close()
+        if self.ranks.main:
+            logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
+            with storage_errors(self.folder.path):
+                to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
         return self.folder.path
 
     def gather(self, interrupt: Interrupt) -> tuple[list[Trajectory], list[Group]]:
-        """Play the update's episodes.
+        """Play the update's episodes, those of each group on one rank, and exchange them.
 
         With ``dynamic_sampling`` on, go on with further tasks until enough groups have a signal.
 
         Returns:
-            All trajectories, and the groups to learn from.
+            All trajectories, and the groups to learn from; the same on every rank.
 
         Source: dynamic sampling, DAPO, arXiv 2503.14476.
         """
@@ -199,19 +214,12 @@ class GRPOTrainer:
         played: list[Trajectory] = []
         usable: list[Group] = []
         telling: list[Group] = []
-        self.values.clear()
+        self.values, self.extra_steps = {}, 0
         for round in range(config.dynamic_sampling + 1):
-            states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
-            trajectories = collect(
-                self.policy,
-                self.pool,
-                self.schedule.episodes(self.update, round),
-                deterministic=config.deterministic,
-                on_tick=interrupt.check,
-                states=states,
-            )
-            if states is not None:
-                trajectories = self._play_on(trajectories, states, interrupt)
+            shares = self.ranks.together(partial(self._play, round, interrupt))
+            trajectories = [t for group in self.ranks.merged([share.groups for share in shares]) for t in group]
+            self.values |= {seed: values for share in shares for seed, values in share.values.items()}
+            self.extra_steps += sum(share.extra_steps for share in shares)
             played += trajectories
             fresh = usable_groups(
                 trajectories,
@@ -255,6 +263,7 @@ class GRPOTrainer:
             "fruitless": self.fruitless,
             "optimizer": self.learner.optimizer.state_dict(),
             "credit": self.crediting.state_dict(),
+            "skipped": self.learner.guard.in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -262,34 +271,79 @@ class GRPOTrainer:
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
         self.crediting.load_state_dict(state.get("credit", {}))
+        self.learner.guard.in_a_row = int(state.get("skipped", 0))
 
-    def save(self) -> Path:
-        """Write a checkpoint of the current state."""
-        return self.folder.save(self.update, self.learner.plain_model, self.tokenizer, self.state_dict())
+    def save(self) -> None:
+        """Write a checkpoint of the current state, where this is the rank that writes."""
+        if self.ranks.main:
+            self.folder.save(self.update, self.learner.model, self.tokenizer, self.state_dict())
 
-    def _play_on(
-        self, trajectories: Sequence[Trajectory], states: Mapping[int, Sequence[State]], interrupt: Interrupt
-    ) -> list[Trajectory]:
-        """Value every state by fresh rollouts; a trajectory with a state of which nothing is known becomes invalid."""
-        config = self.config
-        found = state_values(
+    def _play(self, round: int, interrupt: Interrupt) -> _Share:
+        """Play this rank's groups."""
+        config, size = self.config, self.config.num_generations
+        states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
+        episodes = self.schedule.episodes(self.update, round)
+        mine = self.ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)])
+        trajectories = collect(
             self.policy,
             self.pool,
-            trajectories,
-            states,
-            rollouts=config.vine_rollouts,
-            gamma=config.gamma,
-            seed=derive_seed(config.seed, "vine", self.update),
+            [episode for group in mine for episode in group],
             deterministic=config.deterministic,
             on_tick=interrupt.check,
+            states=states,
         )
-        self.extra_steps += found.env_steps
-        known = zip(trajectories, found.values, strict=True)
-        self.values.update({t.seed: values for t, values in known if values is not None})
-        return [
-            t if i not in found.lost or not t.valid else dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}")
-            for i, t in enumerate(trajectories)
-        ]
+        values: dict[int, list[float]] = {}
+        extra = 0
+        if states is not None:
+            found = state_values(
+                self.policy,
+                self.pool,
+                trajectories,
+                states,
+                rollouts=config.vine_rollouts,
+                gamma=config.gamma,
+                seed=derive_seed(config.seed, "vine", self.update, round),
+                deterministic=config.deterministic,
+                on_tick=interrupt.check,
+            )
+            extra = found.env_steps
+            values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}
+            trajectories = [  # one with a state of which nothing is known cannot be credited
+                dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}") if t.valid and i in found.lost else t
+                for i, t in enumerate(trajectories)
+            ]
+        return _Share([trajectories[i : i + size] for i in range(0, len(trajectories), size)], values, extra)
+
+    def _open_folder(self, name: str) -> RunFolder:
+        """Let the main rank make the run folder before the others look at it."""
+        made: list[RunFolder] = []
+        self.ranks.together(lambda: made.append(RunFolder(self.config, name)) if self.ranks.main else None)
+        return made[0] if made else RunFolder(self.config, name, writes=False)
+
+    def _open_monitor(self) -> Monitor | None:
+        if not self.ranks.main:
+            return None
+        if self.calls:
+            print(self.calls, flush=True)
+        config = self.config
+        return Monitor(
+            self.folder,
+            total=self.schedule.total,
+            first=self.update,
+            tensorboard=config.tensorboard,
+            fault_alarm=config.fault_alarm,
+        )
+
+    def _report(
+        self,
+        monitor: Monitor | None,
+        metrics: dict[str, Any],
+        trajectories: Sequence[Trajectory],
+        fruitless: Sequence[str],
+    ) -> None:
+        if monitor is not None:
+            monitor.update(metrics, faults=fault_summary(trajectories), skipped=fruitless)
+            self._log_trajectories(trajectories)
 
     def _rescue(self) -> None:
         """Save the last finished update before an error ends the run, where its weights are whole."""

@@ -22,8 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trajgym.errors import ConfigError, RewardError, TrainingError, UnknownNameError
-from trajgym.trainers.token_checks import check_finite, check_shapes
+from trajgym.errors import ConfigError, RewardError, UnknownNameError
 
 __all__ = ["KL_FORMS", "kl_in_reward", "kl_terms"]
 
@@ -65,16 +64,12 @@ def kl_terms(logp: Tensor, ref_logp: Tensor, form: str, *, ratio: Tensor | None 
     return k3 * (ratio if ratio is not None else (logp - logp.detach()).exp())
 
 
-def kl_in_reward(
-    logp: Tensor, ref_logp: Tensor, turns: Tensor, rewards: Sequence[float], kl_coef: float
-) -> list[float]:
+def kl_in_reward(rewards: Sequence[float], kl: Sequence[float], kl_coef: float) -> list[float]:
     """Take the KL from one trajectory's rewards: ``r'_t = r_t − β·Σ_{y∈Y_t} (log π_old − log π_ref)``.
 
     Args:
-        logp: log π_old of the tokens the policy sampled. Shape: (N,).
-        ref_logp: log π_ref of the same tokens. Shape: (N,).
-        turns: Turn of each token, an integer from 0. Shape: (N,).
         rewards: One per turn.
+        kl: The sum over each turn's sampled tokens, in nats.
         kl_coef: β, at least 0.
 
     Returns:
@@ -82,25 +77,18 @@ def kl_in_reward(
 
     Raises:
         ConfigError: When β is negative or not finite.
-        RewardError: When a reward is not finite.
-        TrainingError: When shapes differ, a log-probability is not finite, or a token belongs to no turn.
+        RewardError: When a reward or a sum is not finite, or there are not as many sums as rewards.
 
     Source: N. Stiennon et al., arXiv 2009.01325, with the sum cut at the ends of turns.
 
-    >>> logp, ref = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.5, -2.0, -0.25])
-    >>> kl_in_reward(logp, ref, torch.tensor([0, 0, 1]), [0.0, 1.0], 0.1)
+    >>> kl_in_reward([0.0, 1.0], [0.5, -0.25], 0.1)
     [-0.05, 1.025]
     """
     if not 0.0 <= kl_coef < math.inf:
         raise ConfigError(f"kl_coef must be a finite number of at least 0, got {kl_coef!r}.")
-    for t, reward in enumerate(rewards):
-        if not math.isfinite(reward):
-            raise RewardError(f"The reward of turn {t} is {reward!r}; rewards must be finite numbers.")
-    check_shapes(logp=logp, ref_logp=ref_logp, turns=turns)
-    check_finite("A token that was sampled has a finite log-probability.", logp=logp, ref_logp=ref_logp)
-    gaps: list[list[float]] = [[] for _ in rewards]
-    for turn, gap in zip(turns.tolist(), (logp.double() - ref_logp.double()).tolist(), strict=True):
-        if not 0 <= turn < len(gaps):
-            raise TrainingError(f"A token belongs to turn {turn} of a trajectory with {len(gaps)} rewards.")
-        gaps[turn].append(gap)
-    return [reward - kl_coef * math.fsum(gap) for reward, gap in zip(rewards, gaps, strict=True)]
+    if len(kl) != len(rewards):
+        raise RewardError(f"There are {len(rewards)} rewards, but the KL of {len(kl)} turns.")
+    for t, (reward, gap) in enumerate(zip(rewards, kl, strict=True)):
+        if not (math.isfinite(reward) and math.isfinite(gap)):
+            raise RewardError(f"Turn {t} has the reward {reward!r} and the KL {gap!r}; both must be finite numbers.")
+    return [reward - kl_coef * gap for reward, gap in zip(rewards, kl, strict=True)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
 from trajgym.errors import TrainingError
@@ -20,8 +20,11 @@ from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.loss import policy_loss, sampler_weights
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.models import Reference, token_logprobs
+from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
-from trajgym.types import Group, Trajectory
+from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.token_pass import per_token
+from trajgym.types import Group
 
 __all__ = ["Learner"]
 
@@ -33,25 +36,27 @@ class Learner:
         model: The policy.
         config: All options.
         reference: What the KL is measured against; ``None`` without a KL.
+        ranks: Who shares the work.
         device: Where the model is.
         folder: Named in messages.
     """
 
     def __init__(
-        self, model: Any, config: GRPOConfig, *, reference: Reference | None, device: torch.device, folder: Path
+        self,
+        model: Any,
+        config: GRPOConfig,
+        *,
+        reference: Reference | None,
+        ranks: Ranks,
+        device: torch.device,
+        folder: Path,
     ) -> None:
-        self.config, self.reference, self.device = config, reference, device
+        self.model, self.config, self.reference, self.device = model, config, reference, device
         self.clean = True  # the weights are those of a finished update, and of no step beyond
-        self._folder = folder
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
-        self.accelerator = Accelerator(cpu=device.type == "cpu", device_placement=False, mixed_precision="no")
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-
-    @property
-    def plain_model(self) -> Any:
-        """The policy without what was put around it for training."""
-        return self.accelerator.unwrap_model(self.model)
+        self._ranks = ranks
+        self.guard = StepGuard("policy", f"Lower learning_rate, or look at the trajectories in {folder}.")
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(
         self,
@@ -72,26 +77,33 @@ class Learner:
         config = self.config
         batches = [self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)]
         steps = [*range(len(batches))] * config.inner_epochs
+        shares = [self._ranks.mine(batch.micro) for batch in batches]
         old: list[list[Tensor]] | None = None
         if len(steps) > 1:  # later steps start from other weights than the ones that sampled
-            with torch.no_grad():
-                old = [[self.logprobs(micro)[0] for micro in batch.micro] for batch in batches]
-        sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap", "grad"), 0.0)
+            old = [self._old_logprobs(share) for share in shares]
+        sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap"), 0.0)
+        grad_norm = 0.0
+        self.guard.skipped = 0
         for s, b in enumerate(steps):
-            batch = batches[b]
-            for m, micro in enumerate(batch.micro):
-                if s == 0:
-                    interrupt.check()  # gradients so far are dropped; the weights are untouched
-                self._add_gradient(micro.to(self.device), batch.normalizer, None if old is None else old[b][m], sums)
-            if batch.micro:
-                share = progress[0] + (s + 0.5) / len(steps) * (progress[1] - progress[0])
-                sums["grad"] += self._step(share)
+            if not batches[b].micro:
+                continue
+            before = [None] * len(shares[b]) if old is None else old[b]
+            stop = interrupt if s == 0 else None
+            work = partial(self._add_gradients, shares[b], before, batches[b].normalizer, sums, stop)
+            wrong = [error for error in self._ranks.together(work) if error]
+            if wrong:
+                self.guard.skip(wrong[0], self._parameters)
+                continue
+            self._ranks.add_gradients(self._parameters)
+            grad_norm += self._step(progress[0] + (s + 0.5) / len(steps) * (progress[1] - progress[0]))
+        sums = self._ranks.total(sums)
         tokens = max(1, config.inner_epochs * sum(batch.policy_tokens for batch in batches))
         padded = config.inner_epochs * sum(batch.padded_tokens for batch in batches)
         trajectories = max(1, config.inner_epochs * sum(len(group.trajectories) for group in groups))
         out = {
             "loss": sums["loss"],
-            "grad_norm": sums["grad"] / max(1, len(steps)),
+            "grad_norm": grad_norm / max(1, len(steps)),
+            "skipped_steps": float(self.guard.skipped),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "entropy": sums["entropy"] / tokens,
             "clip_share": sums["clip"] / tokens,
@@ -117,13 +129,14 @@ class Learner:
         kl_acts = self.reference is not None and config.kl_form != "k1_in_reward"
         signal = [kl_acts or not no_signal(group) for group in advantages for _ in group]
         kept = [i for i, wanted in enumerate(signal) if wanted]
+        tokens = sum(len(row.ids) for i in kept for row in everyone[i].rows)
         return make_batch(
             [everyone[i] for i in kept],
             [flat[i] for i in kept],
             normalizer=z,
             row_weights=[weights[i] for i in kept],
             pad_id=0,
-            max_tokens=config.microbatch_tokens,
+            max_tokens=min(config.microbatch_tokens, math.ceil(tokens / self._ranks.count)),  # something for everybody
             keep_together=config.importance == "trajectory",
         )
 
@@ -131,25 +144,41 @@ class Learner:
         """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
         return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
 
-    @torch.no_grad()
     def kl_of_turns(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Return ``Σ_y (log π − log π_ref)`` of every turn, in nats, for a KL that is part of the reward."""
         if self.reference is None:
             raise TrainingError("There is no reference policy to measure a KL against; set kl_coef above 0.")
-        out = [[[0.0] * len(t.steps) for t in group.trajectories] for group in groups]
-        flat = [turns for group in out for turns in group]
-        for micro in self.micro_batches([t for group in groups for t in group.trajectories]):
-            gap = self.logprobs(micro)[0] - self.reference.logprobs(micro.to(self.device), self.config.temperature)
-            for (i, t), value in zip(micro.places, gap.tolist(), strict=True):
-                flat[i][t] += value
-        return out
+        reference, temperature = self.reference, self.config.temperature
 
-    def micro_batches(self, trajectories: Sequence[Trajectory]) -> Iterator[MicroBatch]:
-        """Lay out trajectories for a pass that has nothing to do with advantages."""
-        nothing = [[0.0] * len(t.steps) for t in trajectories]
-        yield from make_batch(
-            trajectories, nothing, normalizer=1.0, pad_id=0, max_tokens=self.config.microbatch_tokens
-        ).micro
+        def gap(micro: MicroBatch) -> Tensor:
+            return self.logprobs(micro)[0] - reference.logprobs(micro.to(self.device), temperature)
+
+        everyone = [t for group in groups for t in group.trajectories]
+        tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=self.config.microbatch_tokens)
+        sums = iter([[math.fsum(turn) for turn in turns] for turns in tokens])
+        return [[next(sums) for _ in group.trajectories] for group in groups]
+
+    def _old_logprobs(self, share: Sequence[MicroBatch]) -> list[Tensor]:
+        with torch.no_grad():
+            return [self.logprobs(micro)[0] for micro in share]
+
+    def _add_gradients(
+        self,
+        share: Sequence[MicroBatch],
+        old: Sequence[Tensor | None],
+        normalizer: float,
+        sums: dict[str, float],
+        interrupt: Interrupt | None,
+    ) -> str:
+        """Add the gradients of this rank's micro-batches; return what was no number in them, if anything."""
+        try:
+            for micro, before in zip(share, old, strict=True):
+                if interrupt is not None:
+                    interrupt.check()  # gradients so far are dropped; the weights are untouched
+                self._add_gradient(micro.to(self.device), normalizer, before, sums)
+        except TrainingError as error:
+            return str(error)
+        return ""
 
     def _add_gradient(self, micro: MicroBatch, normalizer: float, old: Tensor | None, sums: dict[str, float]) -> None:
         config = self.config
@@ -175,7 +204,7 @@ class Learner:
             kl_form=config.kl_form,
             kl_weights=micro.row_weights,
         )
-        self.accelerator.backward(parts.loss)
+        parts.loss.backward()  # type: ignore[no-untyped-call]
         sums["loss"] += parts.loss.item()
         sums["kl"] += parts.kl.item()
         sums["clip"] += parts.ratio_clipped.item()
@@ -187,12 +216,11 @@ class Learner:
         factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * factor
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm))
         if not math.isfinite(norm):
-            raise TrainingError(
-                f"The gradient's norm is {norm}. Lower learning_rate, or look at the trajectories in {self._folder}; "
-                "the checkpoints are intact."
-            )
+            self.guard.skip(f"The gradient's norm is {norm}.", self._parameters)
+            return 0.0
+        self.guard.done()
         self.clean = False
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

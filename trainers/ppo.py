@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.advantages_values import gae
-from trajgym.trainers.critic import Critic, PerToken
+from trajgym.trainers.critic import Critic
 from trajgym.trainers.grpo import GRPOTrainer
 from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.token_pass import PerToken
 from trajgym.trainers.value_loss import bilevel_gae
 from trajgym.types import Group
 
@@ -47,7 +48,7 @@ class PPOTrainer(GRPOTrainer):
 
     def prepare(self, model: Any) -> None:
         """Copy the value model from the policy before that has moved."""
-        self.critic = Critic(model, self.config, device=self.device)
+        self.critic = Critic(model, self.config, ranks=self.ranks, device=self.device)
 
     def improve(self, groups: Sequence[Group], interrupt: Interrupt) -> dict[str, float]:
         """Credit a batch, then take the steps of the policy and of the critic."""
@@ -56,7 +57,7 @@ class PPOTrainer(GRPOTrainer):
         if self.update >= self.config.value_warmup:
             learned = self.learn(groups, judged.advantages, interrupt)
         else:
-            interrupt.check()
+            self.ranks.together(interrupt.check)
         self.learner.clean = False
         everyone = [t for group in groups for t in group.trajectories]
         progress = (self.update + 0.5) / self.schedule.total

@@ -28,6 +28,7 @@ _MARKER = ".trajgym-run"  # what makes a folder ours to overwrite
 # Options that may differ between a run and its continuation.
 _FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
 _FREE |= {"log_trajectories", "tensorboard", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
+_FREE |= {"rank_deadline"}
 
 
 @contextlib.contextmanager
@@ -49,6 +50,7 @@ class RunFolder:
     Args:
         config: The run's options; ``output_dir``, ``name``, ``resume`` and ``overwrite`` decide what happens.
         default_name: Name of the folder when the options give none.
+        writes: Whether to make the folder and write to it; of several processes, one does, before the others look.
 
     Raises:
         ConfigError: When the folder holds a run and neither ``resume`` nor ``overwrite`` is set, or the options
@@ -57,7 +59,7 @@ class RunFolder:
         StorageError: When it cannot be written.
     """
 
-    def __init__(self, config: GRPOConfig, default_name: str) -> None:
+    def __init__(self, config: GRPOConfig, default_name: str, *, writes: bool = True) -> None:
         name = config.name or f"{default_name}-seed{config.seed}"
         if name in (".", "..") or Path(name).name != name:
             raise ConfigError(f"name must be the name of one folder inside output_dir, got {name!r}.")
@@ -65,6 +67,9 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.metrics_path = self.path / "metrics.jsonl"
         self._config = config
+        self._writes = writes
+        if not writes:
+            return
         stored = self.path / "config.yaml"
         marker = self.path / _MARKER
         if not marker.exists() and self.path.is_dir() and any(self.path.iterdir()):
@@ -142,6 +147,8 @@ class RunFolder:
                 f"{newest}/trainer.pt is damaged ({type(error).__name__}). Remove that folder to use the one before."
             ) from error
         update = int(state["update"])
+        if not self._writes:
+            return newest / "model", state
         if self.metrics_path.exists():
             with storage_errors(self.path):
                 lines = self.metrics_path.read_text(encoding="utf-8").split("\n")

@@ -37,11 +37,6 @@ def _write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def _solve(answer: str, tmp_path: Path) -> list[tuple[str, list[str]]]:
-    (task,) = GSM8KTasks(path=_write(tmp_path / "x.jsonl", {"question": "?", "answer": answer}))
-    return [(turn.text, [call.arguments["expression"] for call in turn.calls]) for turn in task.solution]
-
-
 # ---------------------------------------------------------------------------------------------- the real data
 
 
@@ -55,8 +50,6 @@ def test_all_rows_are_read_and_end_in_an_explicit_answer(split: str, rows: int) 
         assert re.fullmatch(r"-?\d+", task.answer)
         assert task.solution[-1].text == f"#### {task.answer}"
         assert not task.solution[-1].calls
-        assert len(task.solution) == (task.difficulty or 0) + 1
-        assert all(len(turn.calls) == 1 for turn in task.solution[:-1])
 
 
 @real
@@ -76,20 +69,6 @@ def test_the_known_facts_about_the_training_set() -> None:
 
 
 @real
-def test_no_text_gives_away_what_its_call_is_to_compute() -> None:
-    told = 0
-    for task in GSM8KTasks("train", path=DATA):
-        results = re.findall(r"<<[^<>]*=([^<>]*)>>", task.metadata["full_answer"])
-        for turn, result in zip(task.solution, results, strict=False):
-            told += bool(turn.text)
-            numbers = [n.replace(",", "") for n in re.findall(r"\d[\d,]*\.?\d*|\.\d+", turn.text)]
-            assert Fraction(result.replace(",", "")) not in [Fraction(n.rstrip(".")) for n in numbers], turn
-            assert "<<" not in turn.text
-            assert "####" not in turn.text
-    assert told > 20_000  # most turns say something
-
-
-@real
 def test_loading_waits_for_the_first_use_and_happens_once() -> None:
     gsm8k_tasks._from_file.cache_clear()
     source = GSM8KTasks("test", path=DATA)
@@ -97,43 +76,6 @@ def test_loading_waits_for_the_first_use_and_happens_once() -> None:
     first = source.get("gsm8k/test/3")
     assert GSM8KTasks("test", path=str(DATA / "test.jsonl"), limit=10).get("gsm8k/test/3") is first
     assert gsm8k_tasks._from_file.cache_info().misses == 1
-
-
-# ---------------------------------------------------------------------------------------------- demonstrations
-
-
-@pytest.mark.parametrize(
-    ("answer", "turns"),
-    [
-        ("He has 3 * 4 = <<3*4=12>>12 pens.\n#### 12", [("He has", ["3*4"])]),
-        ("It costs 3 x $4 = $<<3*4=12>>12.\n#### 12", [("It costs", ["3*4"])]),
-        ("A box of 3*4=<<3*4=12>>12 pens.\n#### 12", [("A box of", ["3*4"])]),
-        ("The box: 3*4=<<3*4=12>>12 pens.\n#### 12", [("The box", ["3*4"])]),
-        # the result stands in the text, in digits or in words: no text
-        ("To get 12 pens he does 3*4=<<3*4=12>>12.\n#### 12", [("", ["3*4"])]),
-        ("To get 12.0 pens he does 3*4=<<3*4=12>>12.\n#### 12", [("", ["3*4"])]),
-        ("Twelve pens: 3*4=<<3*4=12>>12.\n#### 12", [("", ["3*4"])]),
-        ("All 1,200 pens: 300*4=<<300*4=1200>>1200.\n#### 1200", [("", ["300*4"])]),
-        # a result that cannot be read is not taken for an innocent one
-        ("He has 3*4=<<3*4=1e99999999>>12.\n#### 12", [("", ["3*4"])]),
-        ("He has 1/0=<<1/0=1/0>>12.\n#### 12", [("", ["1/0"])]),
-        ("#1: he has 3*4=<<3*4=12>>12.\n#### 12", [("", ["3*4"])]),
-        # several in a line, several lines, none
-        (
-            "He has 3*4=<<3*4=12>>12 pens and gets 12+1=<<12+1=13>>13.\n#### 13",
-            [("He has", ["3*4"]), ("12 pens and gets", ["12+1"])],
-        ),
-        (
-            "He has 3*4=<<3*4=12>>12.\nNow 12/2=<<12/2=6>>6 left.\n#### 7",
-            [("He has", ["3*4"]), ("Now", ["12/2"])],
-        ),
-        ("He counts them.\n#### 1,234", []),
-        ("Broken << and <<3>> and >> are words.\n#### -5", []),
-    ],
-)
-def test_demonstrations(answer: str, turns: list[tuple[str, list[str]]], tmp_path: Path) -> None:
-    final = answer.rpartition("####")[2].replace(",", "").strip()
-    assert _solve(answer, tmp_path) == [*turns, (f"#### {final}", [])]
 
 
 # ---------------------------------------------------------------------------------------------- where data come from

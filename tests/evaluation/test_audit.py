@@ -199,9 +199,16 @@ def test_repaired_partial_credit_passes() -> None:
 # What ships.
 
 
-@pytest.mark.parametrize("reward", ["sparse", "hybrid"])
-@pytest.mark.parametrize("env", ["Arithmetic-v0", "ArithmeticTool-v0", "GSM8K-v0", "GSM8KTool-v0", "CodeTool-v0"])
-def test_shipped_rewards_pass(
+SHIPPED = ["sparse", "dense", "hybrid", "shaped", "tool_use", "length_penalty", "step", "combined", "math"]
+IDS = ["Arithmetic-v0", "ArithmeticTool-v0", "GSM8K-v0", "GSM8KTool-v0", "CodeTool-v0"]
+# Those that pay alike need not all be played by the slower environments.
+PAIRS = [(env, reward) for env in IDS[:2] for reward in SHIPPED] + [(e, r) for e in IDS[2:] for r in ("hybrid", "step")]
+PAIRS += [("GSM8KTool-v0", "tool_use"), ("CodeTool-v0", "dense")]
+PAIRS.remove(("Arithmetic-v0", "dense"))
+
+
+@pytest.mark.parametrize(("env", "reward"), PAIRS)
+def test_shipped_rewards_pass_without_a_leak(
     env: str, reward: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if env.startswith("GSM8K"):
@@ -213,10 +220,24 @@ def test_shipped_rewards_pass(
             pytest.skip(str(error).splitlines()[0])
     result = audit(lambda: make(env, reward=reward), tasks=8)
     assert result.passed, result.findings
+    assert result.leaks == ()
     expert, honest, *others = result.rows
     assert (expert.name, honest.name) == ("expert", "honest")
-    assert expert.earned.mean >= 0.9
+    assert expert.solved == 1.0
     assert {row.name for row in others} | set(result.skipped) == set(EXPLOITS)
+
+
+def test_pay_for_calls_without_tools_is_pay_for_nothing() -> None:
+    result = found(lambda: make("Arithmetic-v0", reward="dense"))
+    assert [(f.exploit, f.verdict.rule) for f in result.findings] == [("wrong_answer", "pays_nothing")]
+    assert result.quality.signal == 0.0
+
+
+def test_the_reward_is_measured_without_those_that_pad() -> None:
+    result = found(lambda: ArithmeticEnv(reward="length_penalty"), exploits=["long", "padded_steps"])
+    assert (result.quality.success_order, result.quality.signal, result.quality.additive) == (1.0, 1.0, True)
+    assert (result.quality.low, result.quality.high) == (0.0, 1.0)
+    assert set(result.quality.shares) == {"accuracy", "length_penalty"}
 
 
 def test_pay_for_calls_alone_is_no_reward_to_train_on() -> None:
@@ -262,6 +283,7 @@ def test_everything_is_json() -> None:
     assert again["weights"] == {"accuracy": 1.0, "mended": 1.0}
     assert [row["name"] for row in again["rows"][:2]] == ["expert", "honest"]
     assert again["findings"][0]["verdict"]["term"] == "mended"
+    assert again["quality"]["shares"].keys() == {"accuracy", "mended"}
 
 
 def test_exploits_of_your_own_and_a_choice() -> None:

@@ -88,7 +88,9 @@ def test_a_reward_that_does_not_pay_the_answer_is_found_by_the_wrong_answer() ->
     expert, wrong = played(1.0, calls=0.3), played(calls=0.3)
     assert rule(wrong, expert=expert, wrong=wrong) == ("as_good_as_honest", "calls")
     zero = played(1.0, calls=0.0), played(calls=0.0)
-    assert rule(zero[1], expert=zero[0], wrong=zero[1]) == ("as_good_as_honest", None)
+    assert rule(zero[1], expert=zero[0], wrong=zero[1], idle=zero[1]) == ("pays_nothing", None)
+    even = played(1.0, calls=0.1, cost=-0.1), played(calls=0.1, cost=-0.1)
+    assert rule(even[1], expert=even[0], wrong=even[1]) == ("as_good_as_honest", "calls")
     assert rule(played(calls=0.0), expert=zero[0], wrong=zero[1]) is None, "said once, not of everybody"
 
 

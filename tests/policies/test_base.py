@@ -71,3 +71,16 @@ def test_what_a_policy_raises_is_not_hidden() -> None:
     policy.start(0, PROMPT, task=TASK, seed=1)
     with pytest.raises(ValueError, match="no"):
         policy.poll()
+
+
+def test_a_dialogue_can_be_gone_on_with() -> None:
+    policy, other = Listing(), Listing()
+    policy.start(0, PROMPT, task=TASK, seed=1)
+    policy.poll()
+    policy.observe(0, [Message("tool", "a")])
+    assert policy.context(0) == ()  # no tokens
+    dialogue = [*PROMPT, Message("assistant", "1: 48 + 24?"), Message("tool", "a")]
+    other.resume(5, dialogue, policy.context(0), task=TASK, seed=1)
+    assert other.poll() == [(5, policy.poll()[0][1])]
+    other.resume(6, dialogue, (), task=TASK, seed=9)
+    assert other.poll()[0][1].text.startswith("9: 48 + 24? 1: 48 + 24? a")

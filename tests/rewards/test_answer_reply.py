@@ -83,6 +83,11 @@ REPLY: list[tuple[str, int | Fraction | None]] = [
     ("I write no `<think>` tag. #### 96", 96),
     ("`</think>` ends it. #### 96", 96),
     ("<think>a `</think>` b #### 5</think> #### 96", 96),
+    ("```python\n94\n```</think>96", 96),
+    ("<think>```\n#### 94\n```</think>96", 96),
+    ("<Thinking>94</THINKING>96", 96),
+    ("> ~~~python\n> 94\n> ~~~\n96", 96),
+    ("- ~~~~py\n  94\n  ~~~\n  95\n  ~~~~\n96", 96),
 ]
 
 

@@ -95,6 +95,134 @@ ONE_VALUE: list[tuple[str, int | Fraction | None]] = [
     ("#### 96 to be exact", 96),
 ]
 
+UNFINISHED: list[tuple[str, int | Fraction | None]] = [
+    ("#### 5!", None),
+    (r"\boxed{5!}", None),
+    ("Final answer: $5!$", None),
+    ("<answer>96!</answer>", None),
+    ("96!", None),
+    ("The answer is 96!", 96),
+    ("Answer: 96!!", 96),
+    ("#### Total: 96!", 96),
+    (r"\boxed{96}!", 96),
+    ("#### 5! = 120", 120),
+    ("#### !96", None),
+    ("#### x != 96", None),
+    ("#### 2x", None),
+    ("#### 3xy", None),
+    ("#### 5n", None),
+    ("#### 96 x", None),
+    ("#### 2x = 96", 96),
+    ("#### 7a.m.", 7),
+    ("#### 96p", 96),
+    (r"\boxed{2\alpha}", None),
+    (r"\boxed{2\sin\theta}", None),
+    (r"\boxed{\lfloor 96.5 \rfloor}", None),
+    (r"\boxed{|-96|}", None),
+    (r"\boxed{\left|-96\right|}", None),
+    ("| Change | -96 |", -96),
+    (r"\boxed{96,\ldots}", None),
+    ("#### 96 // 5", None),
+    ("#### 96 // total tiles", 96),
+    ("#### 96 divided by 2", None),
+    ("#### 96 multiplied by 2", None),
+    ("#### 96 increased by 2", None),
+    ("#### 96 squared", None),
+    ("96 doubled", None),
+    ("#### 96 mod 7", None),
+    ("#### 96 over 5", None),
+    ("#### 5 more than 67", None),
+    ("#### 5 tiles more than 67", None),
+    ("He laid 5 tiles more than 67.", None),
+    ("#### 96 more than Tom", 96),
+    ("#### 96+", None),
+    ("#### 96-", None),
+    ("#### 96/", None),
+    ("#### 96 minus", None),
+    ("#### --96", None),
+    ("#### +-96", None),
+    ("#### -(-96)", None),
+    ("So it is -(-96)", None),
+    ("#### (-96)", -96),
+    ("#### >= 96", None),
+    ("#### twice 48", None),
+    ("They earned twice 48.", None),
+    ("#### half of 96", None),
+    ("#### one third of 96", None),
+    ("#### 3/4 of 96", None),
+    ("#### 50% of 96", None),
+    (r"\boxed{50\%\text{ of }96}", None),
+    ("She paid 50% of $96.", None),
+    ("#### 50% of the tiles", 50),
+    ("#### the square root of 96", None),
+    ("#### log 100", None),
+    ("#### 3 fifths", None),
+    ("The answer is twice 48, which is 96.", 96),
+    ("The answer is half of 192 = 96.", 96),
+    ("The answer is 96, which is twice 48.", 96),
+    ("The answer is 96 (half of 192).", 96),
+]
+
+SEVERAL: list[tuple[str, int | Fraction | None]] = [
+    ("#### ninety six or 97", None),
+    ("The answer is 94 or it's 96", None),
+    ("It's either 94 or it's 96", None),
+    ("#### 94\n#### or 96", None),
+    ("#### 96 vs. 97", None),
+    ("#### 8 by 12", None),
+    ("#### 94 but 96", None),
+    ("Final answer: previously 94, now 96", None),
+    ("#### 96 if it rains, else 94", None),
+    ("#### 94? No, 96", None),
+    ("The answer is 94... wait, actually it's 96.", None),
+    ("The answer is 96. No, 96 it is.", 96),
+    ("The answer is 96. No more steps: 3 were enough.", 96),
+    ("#### 1) 96", 96),
+    ("#### 1. 96", 96),
+    ("#### 1. **$96** tiles", 96),
+    ("#### 2. 96", None),
+    ("#### 2) 96", None),
+    ("#### 1. 96 of them are red and blue", None),
+    ("Final answer: 7. 5 of them are red.", 7),
+]
+
+DENIED: list[tuple[str, int | Fraction | None]] = [
+    ("not 96", None),
+    ("It is not 96", None),
+    ("It isn't 96.", None),
+    ("It can't be 96.", None),
+    ("It does not equal 96.", None),
+    ("It is anything but 96", None),
+    ("It is unlikely to be 96", None),
+    ("It is far from 96", None),
+    ("96 is not the answer.", None),
+    ("96 is wrong.", None),
+    ("The answer is anything but 96.", None),
+    ("The answer is unlikely to be 96.", None),
+    ("#### All but 4 of 100", None),
+    ("#### 96 is incorrect", None),
+    ("The wrong answer is 96.", None),
+    ("I don't think the answer is 96.", None),
+    ("It is not true that the answer is 96.", None),
+    ("If I'm not wrong, the answer is 96.", 96),
+    ("No doubt the answer is 96.", 96),
+    ("I'm not sure, but the answer is 96.", 96),
+    ("The answer is none other than 96.", 96),
+    ("A common wrong answer is 94. The answer is 96.", 96),
+    ("The answer is not 94, it is 96", 96),
+    ("The answer isn't 94; it's 96.", 96),
+    ("The answer is no longer 94, it's now 96.", 96),
+    ("The answer is not 94, it is not 96.", None),
+    ("The answer is not 94, it is 96 or 97.", None),
+    ("Not 94, it is 96", 96),
+    ("not 94, but 96", 96),
+    ("It is 96, not 94.", 96),
+    ("It is 96 rather than 94.", 96),
+    ("It is not 94. It is not 96.", None),
+    ("She did not sell the rest, so it is 96.", 96),
+    ("Those who do not pass are 96.", 96),
+]
+
 UNITS: list[tuple[str, int | Fraction | None]] = [
     ("#### $96$", 96),
     (r"#### \$96", 96),
@@ -155,4 +283,19 @@ def test_one_value(completion: str, value: int | Fraction | None) -> None:
 
 @pytest.mark.parametrize(("completion", "value"), UNITS)
 def test_units(completion: str, value: int | Fraction | None) -> None:
+    assert read(completion).value == value
+
+
+@pytest.mark.parametrize(("completion", "value"), UNFINISHED)
+def test_what_is_left_to_be_worked_out_is_no_value(completion: str, value: int | Fraction | None) -> None:
+    assert read(completion).value == value
+
+
+@pytest.mark.parametrize(("completion", "value"), SEVERAL)
+def test_several_values_are_none(completion: str, value: int | None) -> None:
+    assert read(completion).value == value
+
+
+@pytest.mark.parametrize(("completion", "value"), DENIED)
+def test_what_is_denied_is_no_value(completion: str, value: int | None) -> None:
     assert read(completion).value == value

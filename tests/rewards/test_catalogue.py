@@ -89,6 +89,23 @@ def test_environments_and_trainers_pay_the_same(name: str) -> None:
         assert paid == pytest.approx(value)
 
 
+def test_what_grading_needs_is_at_hand() -> None:
+    reading = rewards.read("#### 72")
+    assert isinstance(reading, rewards.Reading)
+    assert rewards.equal(reading.value, rewards.truth("72.0"))
+    assert rewards.correct("#### 72", "72")
+    assert rewards.grade("#### 72", "72", rewards.answer_kind(TASK)).correct
+    assert rewards.read_expression("x + 1").tree is not None
+    assert rewards.equal_expressions("x + 1", "1 + x")
+    assert rewards.__all__ == sorted(rewards.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+
+
+def test_importing_rewards_loads_nothing_slow() -> None:
+    code = "import sys, trajgym.rewards; print(*({'sympy', 'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
 def test_options_of_a_name() -> None:
     assert get_rubric("step", step_bonus=0.2)(["Step 1: so\n#### 72"], answer=["72"]) == [1.2]
     assert get_rubric("math", step=0.0).weights == {"accuracy": 1.0, "length_penalty": 0.5}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.errors import ConfigError
-from trajgym.rewards.completions import TRUTHS, columns_of, read_completions
+from trajgym.rewards import accuracy
+from trajgym.rewards.completions import TRUTHS, columns_of, number_text, read_completions
 from trajgym.types import Action, Observation, Step, StopReason, Task
 
 
@@ -79,6 +82,26 @@ def test_the_truth_is_found_under_any_of_its_names(name: str, value: Any) -> Non
     assert one("x", **{name: value})[0].answer == str(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e22, "1" + "0" * 22), (1e-7, "0.0000001"), (Decimal("2.50"), "2.50"), (np.int64(72), "72"), (-3, "-3")],
+)
+def test_numbers_are_written_in_digits(value: Any, text: str) -> None:
+    assert one("x", answer=value)[0].answer == number_text(value) == text
+    assert accuracy([f"#### {text}"], answer=[value]) == [1.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("1e999999999"), True, 1j, "72", None])
+def test_what_is_no_number_has_no_digits(value: Any) -> None:
+    assert number_text(value) is None
+
+
+def test_a_number_of_too_many_digits_is_no_truth() -> None:
+    assert number_text(10**5_000) is None
+    with pytest.raises(ConfigError, match="got a number of too many digits in row 0"):
+        one("x", answer=10**5_000)
+
+
 def test_of_several_truths_the_first_counts_and_the_others_are_kept() -> None:
     task, _ = one("x", solution="long", answer="working\n#### 72", ground_truth="72")
     assert task.answer == "72"
@@ -86,7 +109,7 @@ def test_of_several_truths_the_first_counts_and_the_others_are_kept() -> None:
     assert one("x", ground_truth=None, answer="72")[0].answer == "72"
 
 
-@pytest.mark.parametrize("value", [True, ["72"], {"a": 1}])
+@pytest.mark.parametrize("value", [True, ["72"], {"a": 1}, float("nan"), float("inf")])
 def test_a_truth_of_another_kind_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="'answer' must hold texts or numbers"):
         one("x", answer=value)

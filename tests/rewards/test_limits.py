@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.errors import ConfigError
-from trajgym.rewards import Capped, Gated, Rubric, Settled, Shaped, accuracy, needed_steps
+from trajgym.rewards import Capped, Gated, RewardTerm, Rubric, Settled, Shaped, Term, accuracy, needed_steps
 from trajgym.types import Action, Observation, Step, StopReason, Task, discounted_return
 
 TASK = Task("sum", "48 + 24?", "72", difficulty=2)
@@ -102,7 +102,7 @@ def test_who_is_right_may_be_somebody_elses_business() -> None:
     assert str(paid(settled, episode([1], StopReason.ANSWERED))) == "[0.0]"
 
 
-@pytest.mark.parametrize("gamma", [0.0, -0.5, 1.1, float("nan"), "1"])
+@pytest.mark.parametrize("gamma", [0.0, -0.5, 1.1, float("nan"), "1", True])
 def test_an_advance_needs_a_discount_that_can_be_undone(gamma: Any) -> None:
     with pytest.raises(ConfigError, match="gamma"):
         Settled(told, gamma)
@@ -116,12 +116,70 @@ def test_only_terms_can_be_bounded(make: Any) -> None:
         make()
 
 
-def test_the_discount_reaches_what_is_inside() -> None:
-    inner = Shaped(lambda task, steps: 0.0)
-    for outer in (Capped(inner, 1.0), Gated(inner)):
-        assert outer.discounted(0.5).term.gamma == 0.5  # type: ignore[attr-defined]
-    plain = Capped(told, 1.0)
-    assert plain.discounted(0.5) is plain
+# The discount of the run.
+
+gammas = st.sampled_from([0.3, 0.9, 1.0])
+potentials = st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=8, max_size=8)
+
+
+def shaped(phi: Sequence[float], gamma: float | None = None) -> Shaped:
+    return Shaped(lambda task, steps: phi[len(steps)], gamma)
+
+
+def steady(step: Step, task: Task, history: Sequence[Step]) -> float:
+    return 0.5
+
+
+WRAPPERS: dict[str, Callable[[Term, float | None], RewardTerm]] = {
+    "capped": lambda term, gamma: Capped(term, most=2.0, least=-1.0),
+    "gated": lambda term, gamma: Gated(term, steady),
+    "as the gate": lambda term, gamma: Gated(steady, term),
+    "settled": lambda term, gamma: Settled(term, gamma),
+    "as what is right": lambda term, gamma: Settled(steady, gamma, right=term),
+    "settled, capped": lambda term, gamma: Settled(Capped(term, most=2.0), gamma),
+    "capped, settled": lambda term, gamma: Capped(Settled(term, gamma), most=2.0),
+    "gated, capped, settled": lambda term, gamma: Gated(Capped(Settled(term, gamma), least=-1.0), steady),
+    "settled, gated, capped": lambda term, gamma: Settled(Gated(Capped(term, most=1.0), steady), gamma),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@given(gammas, potentials, st.integers(1, 6), st.sampled_from(ENDS), st.sampled_from(["#### 72", "#### 73"]))
+def test_shaping_inside_a_wrapper_is_told_the_discount(
+    wrapper: str, gamma: float, phi: list[float], count: int, end: StopReason, text: str
+) -> None:
+    """A wrapper that is told the discount pays what one made for that discount pays."""
+    wrap = WRAPPERS[wrapper]
+    steps = episode([0.0] * count, end, text)
+    told_later = wrap(shaped(phi), None).discounted(gamma)
+    assert paid(told_later, steps) == paid(wrap(shaped(phi, gamma), gamma), steps)
+    rubric = Rubric({"shaping": (wrap(shaped(phi), None), 2.0)}).discounted(gamma)
+    assert [part["shaping"] for part in paid(rubric.score, steps)] == [2.0 * value for value in paid(told_later, steps)]
+
+
+@given(gammas, potentials, st.integers(1, 6), st.sampled_from(ENDS))
+def test_shaping_as_an_advance_adds_nothing_but_the_start(
+    gamma: float, phi: list[float], count: int, end: StopReason
+) -> None:
+    """Right answers keep −Φ(s_0), the sum that telescopes; everything else is paid back to 0."""
+    settled = Settled(shaped(phi)).discounted(gamma)
+    right, wrong = (episode([0.0] * count, end, text) for text in ("#### 72", "#### 73"))
+    assert discounted_return(paid(settled, wrong), gamma) == pytest.approx(0.0, abs=1e-9)
+    kept = -phi[0] if end is StopReason.ANSWERED else 0.0
+    assert discounted_return(paid(settled, right), gamma) == pytest.approx(kept, abs=1e-9)
+
+
+@pytest.mark.parametrize("wrapper", [*WRAPPERS])
+def test_two_discounts_are_refused_however_deep(wrapper: str) -> None:
+    with pytest.raises(ConfigError, match=r"gamma=0\.5 and the run 0\.9"):
+        WRAPPERS[wrapper](shaped([0.0] * 8, 0.5), None).discounted(0.9)
+
+
+@pytest.mark.parametrize("gamma", [True, float("nan"), 1.5, "1"])
+def test_a_discount_that_is_none_is_refused(gamma: Any) -> None:
+    for term in (shaped([0.0] * 8), Settled(told), Capped(Settled(told), 1.0)):
+        with pytest.raises(ConfigError, match="gamma"):
+            term.discounted(gamma)
 
 
 def test_bounds_are_terms_for_trainers_too() -> None:

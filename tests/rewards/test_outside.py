@@ -146,7 +146,15 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_size": 0}, {"attempts": 1.5}, {"remembered": True}, {"linger": -1.0}, {"timeout": 0.0}, {"cooldown": "1"}],
+    [
+        {"batch_size": 0},
+        {"attempts": 1.5},
+        {"remembered": True},
+        {"linger": -1.0},
+        {"timeout": 0.0},
+        {"cooldown": "1"},
+        {"linger": False},
+    ],
 )
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

@@ -50,3 +50,9 @@ def test_lists_are_as_good_as_tuples() -> None:
 def test_anything_else_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="schedule"):
         Schedule(wrong)
+
+
+@pytest.mark.parametrize("progress", [float("nan"), float("inf"), -0.1, 1.1, True, "0.5", None])
+def test_only_a_share_of_the_training_has_a_weight(progress: Any) -> None:
+    with pytest.raises(ConfigError, match=r"progress .* in \[0, 1\]"):
+        Schedule([(0.0, 1.0), (1.0, 0.0)])(progress)

@@ -18,7 +18,7 @@ from trajgym.envs.gsm8k_tasks import GSM8KTasks
 from trajgym.errors import ConfigError
 from trajgym.protocols import get_protocol
 from trajgym.rewards import Shaped, get_rubric, progress
-from trajgym.rewards.shaping import milestones
+from trajgym.rewards.milestones import milestones
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, ToolCall, ToolResult, discounted_return
 
 TASK = Task("sum", "48 clips, then half as many. In all?", "72", metadata={"steps": [24, 72]})
@@ -65,7 +65,7 @@ def test_the_discount_is_1_until_somebody_tells() -> None:
     assert Shaped(lambda task, steps: 1.0, 0.5, zero_when_truncated=True).discounted(0.5).zero_when_truncated
 
 
-@pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan"), "1"])
+@pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan"), "1", True])
 def test_wrong_discounts(gamma: Any) -> None:
     with pytest.raises(ConfigError, match="gamma"):
         Shaped(lambda task, steps: 1.0, gamma)
@@ -96,21 +96,6 @@ def said(text: str, *calls: Any, result: str = "") -> Step:
 )
 def test_progress_is_what_the_policy_writes(steps: list[Step], share: float) -> None:
     assert progress(TASK, steps) == share
-
-
-@pytest.mark.parametrize(
-    ("metadata", "values"),
-    [
-        ({"steps": [24, 72]}, {24, 72}),
-        ({"steps": [48, -24, "1,000", "2/3", None]}, {24, 1000}),
-        ({"full_answer": "48/2 = <<48/2=24>>24, 48+24 = <<48+24=72>>72\n#### 72"}, {24, 72}),
-        ({"full_answer": "<<1/3=1/3>> <<3*500=1,500>> <<x>> <<2=2=2>>"}, {1500}),
-        ({"steps": "24 72"}, set()),
-        ({}, set()),
-    ],
-)
-def test_milestones(metadata: dict[str, Any], values: set[int]) -> None:
-    assert milestones(Task("t", "48 clips", "72", metadata=metadata)) == values
 
 
 def test_tasks_without_milestones_have_no_progress() -> None:

@@ -1,8 +1,7 @@
-r"""Comparing mathematical answers: pairs that are the same, pairs that are not, and texts made to cost time."""
+r"""Comparing mathematical answers: pairs that are the same, and pairs that are not."""
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from trajgym.rewards.expression_tree import Number, Power, Product, Scalar, Sum, Symbol
 from trajgym.rewards.symbolic import equal_expressions, equal_trees
-from trajgym.rewards.symbolic_exact import same_function
+from trajgym.rewards.symbolic_modular import same_function
 from trajgym.rewards.symbolic_numeric import same_values
 
 sympy = pytest.importorskip("sympy")
@@ -101,6 +100,10 @@ EQUAL = [
     ("|xy|", "|x| |y|"),
     ("x^{1/3}", r"\sqrt[3]{x}"),
     (r"\log_a b", r"\frac{\ln b}{\ln a}"),
+    ("((x+1)^{1000})^2", "(x^2+2x+1)^{1000}"),
+    (r"\sqrt{10^{80}+1}-10^{40}", r"\frac{1}{\sqrt{10^{80}+1}+10^{40}}"),
+    (r"y = \sqrt{x} + 1", r"2y - 2\sqrt{x} = 2"),
+    ("ix + 1", "1 + x i"),
     ("(x+y)^5 - (x-y)^5", "10x^4y+20x^2y^3+2y^5"),
     (r"\mathbf{x}+\overline{AB}", "BA+x"),
     # layout
@@ -192,6 +195,29 @@ UNEQUAL = [
     (r"\sqrt{x^2}", "x"),
     (r"\sqrt{x^2}", "|x|+1"),
     ("|x|", "x"),
+    # however small the difference is beside the rest
+    ("x + 10^{-70}", "x"),
+    ("x^{99}y^{99}z^{99}", "x^{99}y^{99}z^{99} + 1"),
+    ("(x+y+z+w)^{60}", "(x+y+z+w)^{60} + 1"),
+    ("(x+1)^{1000000}", "(x+1)^{1000000} + 10^{-900}"),
+    ("x^{10^{15}}", "x^{10^{15}} + x"),
+    (r"\sin x + 10^{-70}", r"\sin x"),
+    (r"\sin x + \pi^{-1000}", r"\sin x"),
+    (r"\pi + 10^{-900}", r"\pi"),
+    (r"\sqrt{x}(1+10^{-40})(1-10^{-40})", r"\sqrt{x}"),
+    (r"\cos 10^{-70}", "1"),
+    (r"\tanh 500", "1"),
+    (r"\arctan 10^{80}", r"\pi/2"),
+    (r"e^{200} + 1", "e^{200}"),
+    (r"\sqrt{10^{80}+1}", "10^{40}"),
+    ("x = 10^{-70}y", "x = 2y/10^{70}"),
+    ("y = x + 10^{-70}", "x - y = 0"),
+    (r"y = \sqrt{x} + 10^{-70}", r"y - \sqrt{x} = 0"),
+    # kinks far away
+    ("|x - 10^{90}|", "10^{90} - x"),
+    ("||x| - 10^{-90}|", "|x| - 10^{-90}"),
+    (r"\lfloor |x|/10^{90} \rfloor", "0"),
+    (r"\sqrt{(x - 10^{90})^2}", "10^{90} - x"),
     ("|x-5000|", "5000-x"),
     ("|x-5000|", "x-5000"),
     (r"\ln x^2", r"2\ln x"),
@@ -285,6 +311,8 @@ NOTHING = [
     "2 3",
     "x2",
     r"\int_0^1 x",
+    r"\frac{d}{dx} x^2",
+    "dy/dx",
     r"\sum n",
     r"\max(1,2)",
     r"\begin{vmatrix}1&2\\3&4\end{vmatrix}",
@@ -298,57 +326,6 @@ NOTHING = [
     "\x00",
     "\ud800",
 ]
-
-HOSTILE = {
-    "a tower of powers": "9^{9^{9^9}}",
-    "a long tower": "9^" * 30 + "9",
-    "a tower of letters": "x^" * 30 + "x",
-    "a large power": "9^{999999999}",
-    "powers of powers": "(((((2x)^{64})^{64})^{64})^{64})^{64}",
-    "a large root": r"\sqrt[999999999]{2}^{999999999999}",
-    "large digits": "1" * 990,
-    "a factorial of a factorial": "((9!)!)!",
-    "a large factorial": "99999999!",
-    "a factorial of a letter": "((x!)!)!",
-    "a large binomial": r"\binom{999999999}{499999999}",
-    "a binomial of a letter": r"\binom{x^{99}}{x^{98}}",
-    "nested roots": r"\sqrt{2+" * 38 + "2" + "}" * 38,
-    "deep roots": r"\sqrt{" * 300 + "2" + "}" * 300,
-    "deep brackets": "(" * 50_000 + "x" + ")" * 50_000,
-    "brackets as deep as allowed": "(" * 38 + "x" + ")" * 38,
-    "many terms": "+".join(f"x^{{{i}}}" for i in range(70)),
-    "very many terms": "+".join("x" for _ in range(100_000)),
-    "many variables": "(" + "+".join("abcdefghjklmnopqrstuvwxyz") + ")^{60}",
-    "many binomials": "(x+y+z+w)^{64}(a+b+c+d)^{64}",
-    "a product of sums": "".join(f"(x_{i}+y_{i})" for i in range(40)),
-    "a sum of quotients": "+".join(rf"\frac{{1}}{{x+{i}}}" for i in range(40)),
-    "large coefficients": "(10^{90}x+1)^{64}",
-    "exponentials": "e^{e^{e^{e^{x}}}}",
-    "an exponential of a large number": "e^{10^{300}}",
-    "a sine of a large number": r"\sin(10^{900})",
-    "sines of sines": r"\sin(" * 18 + "x" + ")" * 18,
-    "many sines": "+".join(rf"\sin({i}x)" for i in range(28)),
-    "many gammas": "+".join(f"(x+{i})!" for i in range(40)),
-    "powers of letters": "+".join(f"x^{{y+{i}}}" for i in range(40)),
-    "a large set": r"\{" + ",".join(map(str, range(100_000))) + r"\}",
-    "a set of formulas": r"\{" + ",".join(rf"\sin {i}x" for i in range(20)) + r"\}",
-    "nested sets": r"\{" * 30 + "x" + r"\}" * 30,
-    "nested pairs of sets": r"\{0,\{1,\{2,\{3,\{4,\{5,\{6,\{7,x\},x\},x\},x\},x\},x\},x\},x\}",
-    "nested lists": "[x," * 18 + "x" + "]" * 18,
-    "a continued fraction": r"\frac{1}{1+" * 19 + "x" + "}" * 19,
-    "mixed numbers": r"2\frac{2" * 18 + "}{3}" * 18,
-    "a large matrix": "[" + ",".join("[" + ",".join(["x"] * 12) + "]" for _ in range(12)) + "]",
-    "signs": "-" * 100_000 + "1",
-    "signs of choice": "1" + r"\pm x" * 80,
-    "bars": "|" * 900,
-    "commas": "," * 900,
-    "powers without an end": "^" * 900,
-    "braces": "{" * 100_000,
-    "commands": "\\frac" * 190,
-    "backslashes": "\\" * 100_000,
-    "functions": r"\sin" * 200 + "x",
-    "blanks": "x" + " " * 100_000 + "+ 1",
-}
 
 
 @pytest.mark.parametrize(("a", "b"), EQUAL)
@@ -370,16 +347,6 @@ def test_unequal(a: str, b: str) -> None:
 def test_what_has_no_value_equals_nothing_not_even_itself(text: str) -> None:
     assert not equal_expressions(text, text)
     assert not equal_expressions(text, "1")
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_takes_long(name: str) -> None:
-    # The guard is far above what a bounded comparison takes (some milliseconds) and far below one that is not.
-    started = time.perf_counter()
-    assert not equal_expressions(HOSTILE[name], "x+1")
-    assert not equal_expressions(HOSTILE[name], "3")
-    equal_expressions(HOSTILE[name], HOSTILE[name])
-    assert time.perf_counter() - started < 5
 
 
 VALUES = st.one_of(st.fractions(-9, 9, max_denominator=9).map(Number), st.sampled_from("xyz").map(Symbol))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from trajgym.errors import ConfigError, RewardError
 from trajgym.rewards.functions import RewardTerm
 from trajgym.rewards.terms import LengthPenalty, StepBonus, accuracy, format_kept, strict_accuracy
-from trajgym.types import Action, CallError, Message, Observation, Step, StopReason, Task
+from trajgym.types import Action, CallError, ExpertTurn, Message, Observation, Step, StopReason, Task, ToolCall
 
 TASK = Task("sum", "48 + 24?", "72")
 
@@ -94,6 +95,37 @@ def test_steps_of_the_whole_episode_in_any_mode() -> None:
     assert StepBonus(1.0, mode="regex", pattern=r"\d=\d", most=1)(said("1=1 2=2\n#### 72"), TASK, []) == 1.0
 
 
+SOLVED = Task(
+    "clips",
+    "48 clips, then half as many, twice. In all?",
+    "96",
+    solution=(ExpertTurn(calls=(ToolCall("calculator", {"expression": "48/2"}),)), ExpertTurn("#### 96")),
+    metadata={"steps": [24, 48, 72, 96]},
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("Step 1: 48/2 = 24\nStep 2: 48 + 24 = 72\nStep 3: 72 + 24 = 96", 2),  # the answer says 96 itself
+        ("Step 1: 48/2 = 24, and 48 + 24 = 72", 1),
+        ("Step 1: I read.\nStep 2: I think.\nStep 3: 48/2 = 24", 1),
+        ("Step 1: 24\nStep 2: so 24\nStep 3: again 24", 1),
+        ("Step 1: 48 clips\nStep 2: 96 clips", 0),
+        ("".join(f"Step {n}: {n} = {n}\n" for n in range(1, 200)), 0),  # a list of guesses
+        ("24 and 72", 0),
+    ],
+)
+def test_where_the_solution_is_known_steps_must_show_it(text: str, steps: int) -> None:
+    assert StepBonus(1.0)(said(f"{text}\n#### 96"), SOLVED, []) == steps
+    assert StepBonus(1.0)(said(f"{text}\n#### 95"), SOLVED, []) == 0.0
+
+
+def test_where_only_the_demonstration_is_known_nothing_can_be_shown() -> None:
+    assert StepBonus(1.0)(said("Step 1: 24\n#### 96"), replace(SOLVED, metadata={}), []) == 0.0
+    assert StepBonus(1.0)(said("Step 1: 24\n#### 96"), replace(SOLVED, metadata={}, solution=()), []) == 1.0
+
+
 @given(st.text(max_size=200), st.lists(st.text(max_size=20), max_size=3))
 def test_style_pays_nothing_with_a_wrong_answer(text: str, before: list[str]) -> None:
     history = [said(t, None) for t in before]
@@ -118,6 +150,10 @@ def test_a_right_answer_is_never_worth_less_than_a_wrong_one(text: str, target: 
         (lambda: LengthPenalty(unit="words"), "unit of length"),
         (lambda: LengthPenalty(most=-1.0), "most"),
         (lambda: LengthPenalty(most=float("nan")), "most"),
+        (lambda: LengthPenalty(most=True), "most must be a finite number of at least 0, got True"),
+        (lambda: LengthPenalty(most=float("-inf")), "most"),
+        (lambda: StepBonus(True), "step_bonus"),
+        (lambda: StepBonus(most=True), "most"),
         (lambda: StepBonus(-0.1), "step_bonus"),
         (lambda: StepBonus(most=-1), "most"),
         (lambda: StepBonus(mode="newlines"), "Did you mean 'lines'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -20,11 +19,10 @@ from trajgym.rewards.tool_use import (
     call_valid,
     needed_steps,
     needless_repeat,
-    numbers_in,
     result_used,
     tool_success,
 )
-from trajgym.types import Action, CallError, Observation, Step, StopReason, Task, ToolCall, ToolResult
+from trajgym.types import Action, CallError, ExpertTurn, Observation, Step, StopReason, Task, ToolCall, ToolResult
 
 TASK = Task("sum", "Natalia sold 48 clips, and half as many later. How many in all?", "72", difficulty=2)
 ANY = Task("any", "?", "72")
@@ -89,6 +87,13 @@ def test_no_more_steps_are_paid_than_the_task_needs(difficulty: int | None, most
     values = paid(tool_success, [called(f"{i}+1") for i in range(9)], of_difficulty(difficulty))
     assert values == [1.0] * most + [0.0] * (9 - most)
     assert needed_steps(of_difficulty(difficulty)) == most
+
+
+def test_a_demonstration_says_what_the_task_needs() -> None:
+    call = ToolCall("calculator", {"expression": "1+1"})
+    two = (ExpertTurn(calls=(call,)), ExpertTurn(calls=(call, call)), ExpertTurn("#### 72"))
+    assert needed_steps(Task("t", "?", "72", solution=two, difficulty=1)) == 2
+    assert needed_steps(Task("t", "?", "72", solution=two[-1:], difficulty=1)) == 0
 
 
 @given(
@@ -190,11 +195,6 @@ def test_a_task_without_a_number_as_its_answer_has_no_answer_to_use() -> None:
 def test_huge_arguments_and_results_are_no_trouble() -> None:
     big = turn(("9" * 200_000, "9" * 200_000), ("1e999999999", "1e999999999"), ({"a": [None, True, {"b": 1.5}]}, "1"))
     assert paid(result_used, [big, big, answer("9" * 200_000)], TASK) == [0.0, 0.0, 0.0]
-
-
-def test_numbers_in_texts() -> None:
-    found = numbers_in("1,000 and -2.50, 3,4 [5,6] x7 8/9 ½ 10,0001")
-    assert found == {Fraction(n) for n in (1000, 3, 4, 5, 6, 7, 8, 9, 10, 1)} | {Fraction(5, 2)}
 
 
 # Costs.

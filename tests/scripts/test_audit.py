@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,34 @@ def test_what_cannot_be_done_is_not_taken_for_a_finding(
     err = capsys.readouterr().err
     assert err.startswith("trajgym audit: ")
     assert message in err
+
+
+@pytest.mark.parametrize("option", ["--reward", "--exploits"])
+@pytest.mark.parametrize("names", ["", ",", "sparse,", "short,,long", " , "])
+def test_names_that_are_none_are_not_left_out(option: str, names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(TOOL, option, names)
+    assert f"argument {option}: must be names with a comma between them" in capsys.readouterr().err
+
+
+def test_what_the_reward_is_like(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(TOOL, "--reward", "hybrid", "--tasks", "5", "--exploits", "short,flood,stop_early") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Defined success: a solved task earns more than an unsolved one in 100% of the pairs." in out
+    assert "Gradient signal: returns differ in 100% of the groups" in out
+    assert re.search(r"Bounded variance: returns from 0\.00 to 1\.\d\d, .* times what success is worth\.", out)
+    shares = re.search(r"their shares of the variance: accuracy (\d+)%, tool_success (\d+)%\.", out)
+    assert shares is not None
+    assert sum(map(int, shares.groups())) == pytest.approx(100, abs=1)
+    assert "Warning" not in out
+
+
+def test_a_reward_that_pays_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Arithmetic-v0", "--reward", "dense", "--tasks", "5", "--exploits", "short") == 1
+    out = capsys.readouterr().out
+    assert "Warning: No group has two different returns: there is nothing to learn from." in out
+    assert "Finding: nobody earns anything.\n  By wrong_answer.\n" in out
+    assert out.endswith("FAILED: the reward pays nothing here.\n\n")
 
 
 @pytest.mark.parametrize("args", [["--tasks", "x"], ["--env-kwargs", "[1]"], ["--env-kwargs", "{"], ["--gama", "1"]])

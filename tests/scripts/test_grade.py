@@ -15,8 +15,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trajgym import cli
+from trajgym.rewards import accuracy
 from trajgym.rewards.answer_kinds import grade
-from trajgym.scripts.grade_rows import ANSWER_COLUMNS, TEXT_COLUMNS, BadRow, Completion, read_rows
+from trajgym.scripts.grade_file import BadRow
+from trajgym.scripts.grade_rows import ANSWER_COLUMNS, TEXT_COLUMNS, Completion, read_rows
 from trajgym.scripts.grade_tables import Graded, show
 
 DATA = Path(os.environ.get("TRAJGYM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "gsm8k"
@@ -143,6 +145,123 @@ def test_columns_are_found(row: dict[str, Any], texts: list[tuple[str, str]]) ->
     found = list(read_rows(io.BytesIO(json.dumps(row).encode())))
     assert [(one.name, one.text) for one in found if isinstance(one, Completion)] == texts
     assert all(isinstance(one, Completion) and one.answer == "1" for one in found)
+
+
+def call_of_a_tool() -> dict[str, Any]:
+    return {"function": {"name": "calculator", "arguments": {"expression": "48+24"}}}
+
+
+USER, SAID = {"role": "user", "content": "48 + 24?"}, {"role": "assistant", "content": "#### 72"}
+DIALOGUES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "an answer": ([USER, SAID], "right"),
+    "an answer in parts": (
+        [USER, {"role": "assistant", "content": [{"type": "text", "text": "####"}, {"type": "text", "text": " 72"}]}],
+        "right",
+    ),
+    "a later answer": ([USER, {**SAID, "content": "#### 71"}, USER, SAID], "right"),
+    "the user has the last word": ([USER, SAID, USER], "unread"),
+    "a call": ([USER, {**SAID, "tool_calls": [call_of_a_tool()]}], "unread"),
+    "a result": ([USER, {**SAID, "tool_calls": [call_of_a_tool()]}, {"role": "tool", "content": "72"}], "unread"),
+    "no words": ([USER, {"role": "assistant", "content": None}], "unread"),
+    "a wrong one": ([USER, {**SAID, "content": "#### 73"}], "wrong"),
+}
+
+
+@pytest.mark.parametrize("name", DIALOGUES)
+def test_dialogues_are_graded_as_the_reward_term_pays_them(
+    name: str, write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages, verdict = DIALOGUES[name]
+    _, found = report(capsys, write({"messages": messages, "answer": "72"}))
+    assert [row["verdict"] for row in found["rows"]] == [verdict]
+    assert accuracy([messages[1:]], answer=["72"]) == [float(verdict == "right")]
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ([{"type": "text", "text": "#### "}, {"type": "image"}, {"type": "text", "text": "72"}], ["#### 72"]),
+        ([{"text": "#### 72"}], ["#### 72"]),
+        (SAID, ["#### 72"]),
+        ([[USER, SAID], [SAID]], ["#### 72", "#### 72"]),
+        (["#### 72", [{"type": "text", "text": "#### 73"}]], ["#### 72", "#### 73"]),
+        ([{"type": "image"}], [""]),
+    ],
+)
+def test_texts_in_parts_and_lists_of_dialogues(value: Any, texts: list[str]) -> None:
+    rows = list(read_rows(io.BytesIO(json.dumps({"completion": value, "answer": 72}).encode())))
+    assert [row.text for row in rows if isinstance(row, Completion)] == texts
+
+
+@pytest.mark.parametrize("value", [[["x", 3]], [{"a": 1}], {"a": 1}, [SAID, "x", None], [[]]])
+def test_what_holds_no_text_is_named(value: Any) -> None:
+    [row] = read_rows(io.BytesIO(json.dumps({"completion": value, "answer": 72}).encode()))
+    assert isinstance(row, BadRow)
+    assert "instead of text" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [("1e22", "1" + "0" * 22), ("1E+3", "1000"), ("2.50", "2.50"), ("-1.5e-3", "-0.0015"), ("72", "72"),
+     ("0.1000000000000000000001", "0.1000000000000000000001")],
+)  # fmt: skip
+def test_numbers_are_taken_as_they_stand(written: str, answer: str) -> None:
+    [row] = read_rows(io.BytesIO(f'{{"completion": "#### {answer}", "answer": {written}}}'.encode()))
+    assert isinstance(row, Completion)
+    assert row.answer == answer
+    assert grade(row.text, row.answer).correct
+
+
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "-Infinity", "1e999999999", "1e400", "9" * 5_000])
+def test_numbers_that_are_none_are_bad_rows(written: str) -> None:
+    [row] = read_rows(io.BytesIO(f'{{"completion": "#### 1", "answer": {written}}}'.encode()))
+    assert isinstance(row, BadRow)
+
+
+def test_a_key_that_occurs_twice(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = [b'{"completion": "#### 72", "answer": "72", "answer": "73"}', b'{"completion": {"text": 1, "text": 2}}']
+    status, found = report(capsys, write(ROWS[0], raw=raw))
+    assert (status, found["right"]) == (1, 1)
+    assert [(row["line"], row["reason"].split(",")[0]) for row in found["bad_rows"]] == [
+        (2, "the key 'answer' occurs twice"), (3, "the key 'text' occurs twice"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
+def test_one_array_is_as_good_as_lines(
+    indent: int | None, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(start + json.dumps([ROWS[0], 5, ROWS[1]], indent=indent), encoding="utf-8")
+    status, found = report(capsys, str(path))
+    assert (status, found["right"], found["wrong"]) == (1, 1, 1)
+    assert [row["line"] for row in found["rows"]] == [1, 3]
+    assert found["bad_rows"] == [{"line": 2, "reason": "not a JSON object but a number"}]
+
+
+def test_one_object_over_several_lines_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "row.json"
+    path.write_text(json.dumps(ROWS[0], indent=2), encoding="utf-8")
+    assert report(capsys, str(path))[1]["right"] == 1
+
+
+def test_an_array_that_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(ROWS, indent=1)[:-20], encoding="utf-8")
+    status, _, err = run(capsys, str(path))
+    assert status == 2
+    assert "an array of JSON that cannot be read: not JSON" in err
+    assert "one object a line, or one array of objects" in err
+
+
+def test_lines_that_begin_with_a_bad_one(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for first in (b"[1]", b"nonsense", b"\xff", b"[]"):
+        path = Path(write(ROWS[0]))
+        path.write_bytes(b"\n" + first + b"\r\n" + path.read_bytes())
+        status, found = report(capsys, str(path))
+        assert (status, found["right"]) == (1, 1)
+        assert [row["line"] for row in (*found["bad_rows"], *found["rows"])] == [2, 3]
 
 
 def test_columns_are_chosen(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trajgym.errors import ConfigError, RewardError, TrainingError, UnknownNameError
+from trajgym.errors import ConfigError, RewardError, UnknownNameError
 from trajgym.trainers.kl import KL_FORMS, kl_in_reward, kl_terms
 
 
@@ -68,10 +68,8 @@ def test_k1_in_the_reward_has_the_gradient_of_reward_less_kl() -> None:
     logp = torch.log_softmax(theta, -1)
     objective = (logp.exp() * (torch.tensor(rewards) - beta * (logp - REF))).sum()
     (truth,) = torch.autograd.grad(objective, theta, retain_graph=True)
-    paid = [
-        kl_in_reward(logp[y : y + 1].detach(), REF[y : y + 1], torch.tensor([0]), [reward], beta)[0]
-        for y, reward in enumerate(rewards)
-    ]
+    gaps = (logp.detach() - REF).tolist()
+    paid = [kl_in_reward([reward], [gap], beta)[0] for reward, gap in zip(rewards, gaps, strict=True)]
     (score,) = torch.autograd.grad((logp.detach().exp() * torch.tensor(paid, dtype=torch.float64) * logp).sum(), theta)
     torch.testing.assert_close(score, truth, atol=1e-7, rtol=1e-7)
     assert kl_terms(logp, REF, "k1_in_reward").tolist() == [0.0] * 5
@@ -86,24 +84,15 @@ def test_equal_policies_have_no_kl_and_different_ones_a_positive_one(form: str) 
 
 
 def test_the_kl_of_a_turn_is_taken_from_that_turns_reward() -> None:
-    logp, ref = torch.tensor([-1.0, -2.0, -0.5, -1.0]), torch.tensor([-1.5, -2.5, -0.25, -1.0])
-    paid = kl_in_reward(logp, ref, torch.tensor([0, 2, 0, 2]), [1.0, 2.0, 3.0], 0.1)
-    assert paid == pytest.approx([1.0 - 0.1 * (0.5 - 0.25), 2.0, 3.0 - 0.1 * 0.5])
-    assert kl_in_reward(logp, logp, torch.tensor([0, 0, 0, 0]), [1.0], 5.0) == [1.0]
+    assert kl_in_reward([1.0, 2.0, 3.0], [0.25, 0.0, 0.5], 0.1) == pytest.approx([1.0 - 0.025, 2.0, 3.0 - 0.05])
 
 
 def test_bad_input_of_the_kl_in_the_reward() -> None:
-    one, turn = torch.tensor([-1.0]), torch.tensor([0])
-    with pytest.raises(TrainingError, match=r"ref_logp at 1 of 1"):
-        kl_in_reward(one, torch.tensor([-math.inf]), turn, [0.0], 0.1)
-    with pytest.raises(TrainingError, match="turn 1"):
-        kl_in_reward(one, one, torch.tensor([1]), [0.0], 0.1)
-    with pytest.raises(TrainingError, match="turn -1"):
-        kl_in_reward(one, one, torch.tensor([-1]), [0.0], 0.1)
-    with pytest.raises(TrainingError, match="turns has shape"):
-        kl_in_reward(one, one, torch.tensor([0, 0]), [0.0], 0.1)
-    with pytest.raises(RewardError, match="turn 1 is nan"):
-        kl_in_reward(one, one, turn, [0.0, math.nan], 0.1)
+    for rewards, kl in [([0.0, math.nan], [0.0, 0.0]), ([0.0, 0.0], [0.0, math.inf])]:
+        with pytest.raises(RewardError, match="Turn 1 has the reward"):
+            kl_in_reward(rewards, kl, 0.1)
+    with pytest.raises(RewardError, match="2 rewards, but the KL of 1"):
+        kl_in_reward([0.0, 1.0], [0.0], 0.1)
     for beta in (-0.1, math.nan, math.inf):
         with pytest.raises(ConfigError, match="kl_coef"):
-            kl_in_reward(one, one, turn, [0.0], beta)
+            kl_in_reward([0.0], [0.0], beta)

@@ -16,6 +16,7 @@ from trajgym.trainers.critic import Critic, ValueModel
 from trajgym.trainers.grpo import train
 from trajgym.trainers.models import add_lora, load_model
 from trajgym.trainers.ppo import PPOTrainer
+from trajgym.trainers.ranks import Ranks
 from trajgym.types import Action, Group, Observation, Step, StopReason, Task, TokenStream, Trajectory
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def two_turns(first: int, second: int, rewards: tuple[float, float] = (0.0, 0.0)
 def critic(identity_options: dict[str, Any]) -> Critic:
     config = load_config({**identity_options, "algorithm": "ppo", "value_learning_rate": 1e-2, "value_clip": 10.0})
     model, _ = load_model(config.model)
-    return Critic(model, config, device=CPU)
+    return Critic(model, config, ranks=Ranks(cpu=True, deadline=60), device=CPU)
 
 
 def test_values_start_at_zero(critic: Critic) -> None:
