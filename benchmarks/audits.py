@@ -20,11 +20,8 @@ from trajgym.rewards import REWARDS
 
 __all__ = ["UNSAFE", "Pair", "audited", "line", "main"]
 
-UNSAFE = {
-    "partial_credit": "unsafe by definition: it pays near misses",
-    "dense": "unsafe without tools: it pays calls, and nobody can make any",
-}
-"""Rewards that may fail, and why; ``dense`` only where there are no tools."""
+UNSAFE = {"partial_credit": "unsafe by definition: it pays near misses"}
+"""Rewards that may fail, and why."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +33,12 @@ class Pair:
         reward: The reward's name.
         audits: One for each seed.
         problem: Why it could not be audited; empty when it was.
-        tools: Whether the environment has tools.
     """
 
     env: str
     reward: str
     audits: tuple[Audit, ...] = ()
     problem: str = ""
-    tools: bool = False
 
     @property
     def findings(self) -> dict[str, Finding]:
@@ -59,8 +54,7 @@ class Pair:
     @property
     def expected(self) -> bool:
         """Whether it passed, or fails by definition, or cannot be played here."""
-        unsafe = self.reward in UNSAFE and not (self.reward == "dense" and self.tools)
-        return self.passed or bool(self.problem) or unsafe
+        return self.passed or bool(self.problem) or self.reward in UNSAFE
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
@@ -92,14 +86,12 @@ def audited(
         for reward in rewards:
             make_env = functools.partial(make, env, reward=reward)
             try:
-                probe = make_env()
-                tools = bool(getattr(probe.unwrapped, "tools", None))
-                probe.close()
+                make_env().close()
                 found = tuple(audit(make_env, tasks=tasks, seed=seed, gamma=gamma) for seed in seeds)
             except (TrajgymError, OSError) as error:
                 yield Pair(env, reward, problem=f"{type(error).__name__}: {str(error).splitlines()[0]:.80}")
             else:
-                yield Pair(env, reward, found, tools=tools)
+                yield Pair(env, reward, found)
 
 
 def line(cells: Sequence[str]) -> str:

@@ -11,5 +11,6 @@ ONE_TURN = {"tools": (), "max_turns": 1}
 register("Arithmetic-v0", entry_point="trajgym.envs.arithmetic:ArithmeticEnv", kwargs=ONE_TURN)
 register("ArithmeticTool-v0", entry_point="trajgym.envs.arithmetic:ArithmeticEnv")
 register("CodeTool-v0", entry_point="trajgym.envs.code:CodeEnv")
+register("Detour-v0", entry_point="trajgym.envs.detour:DetourEnv")
 register("GSM8K-v0", entry_point="trajgym.envs.gsm8k:GSM8KEnv", kwargs=ONE_TURN)
 register("GSM8KTool-v0", entry_point="trajgym.envs.gsm8k:GSM8KEnv")

@@ -1,48 +1,56 @@
-"""Show which isolation the code interpreter has on this machine, and what is missing."""
+"""Show this machine, what is installed, its speed, its data, and which isolation the code interpreter has."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import platform
-import resource
-import statistics
 import sys
-import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from trajgym.envs.sandbox import IsolationUnavailable, Pool, landlock, machine
 from trajgym.envs.sandbox.selftest import PROBES
+from trajgym.scripts import doctor_facts
+from trajgym.scripts.doctor_isolation import TIERS, describe_tier, try_tier
 
 __all__ = ["main"]
 
-_CALLS = 50
-_HOLDS = {
-    "namespaces": "own files, processes, network and user; system calls filtered; files checked by Landlock",
-    "landlock": "files checked by Landlock; system calls filtered; the host's file names can be guessed",
+_TITLES = {
+    "machine": "machine",
+    "versions": "versions",
+    "extras": "optional",
+    "peaks": "peaks",
+    "data": "data",
+    "hub": "hub",
 }
 
 
 def main(args: Sequence[str]) -> int:
-    """Try each isolation; the exit status is 1 when none works."""
+    """Find everything out and try each isolation; the exit status is 1 when none works."""
     parser = argparse.ArgumentParser(prog="trajgym doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    as_json = parser.parse_args(args).json
-    facts = _facts()
-    tiers = {tier: _try(tier) for tier in _HOLDS}
+    parser.add_argument("--measure", action="store_true", help="measure the machine's peaks now, and keep them")
+    options = parser.parse_args(args)
+    facts: dict[str, Mapping[str, str]] = {
+        "machine": doctor_facts.machine_facts(),
+        "versions": doctor_facts.versions(),
+        "extras": doctor_facts.extras(),
+        "peaks": doctor_facts.peaks(options.measure),
+        "data": doctor_facts.data(),
+        "hub": doctor_facts.hub(),
+    }
+    tiers = {tier: try_tier(tier) for tier in TIERS}
     working = [tier for tier, found in tiers.items() if found["works"]]
-    if as_json:
-        print(json.dumps({"machine": facts, "isolation": tiers, "chosen": working[0] if working else None}, indent=1))
+    if options.json:
+        print(json.dumps({**facts, "isolation": tiers, "chosen": working[0] if working else None}, indent=1))
         return 0 if working else 1
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    isolation = {tier: describe_tier(tier, found) for tier, found in tiers.items()}
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 110)
     with console.capture() as captured:  # rich would answer a closed pipe in its own way
-        console.print(_machine_table(facts))
-        console.print(_tier_table(tiers))
+        console.print(_table({**{_TITLES[name]: part for name, part in facts.items()}, "isolation": isolation}))
     print(captured.get(), end="")
     if working:
         print(f"Code runs with isolation {working[0]!r}: {len(PROBES)} harmless attacks were stopped just now.")
@@ -51,74 +59,13 @@ def main(args: Sequence[str]) -> int:
     return 1
 
 
-def _facts() -> dict[str, Any]:
-    this = machine.this_machine()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return {
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "system calls known": this.name if this else "no",
-        "Python": platform.python_version(),
-        "user": "root" if os.geteuid() == 0 else f"uid {os.geteuid()}",
-        "user namespaces": _read("/proc/sys/user/max_user_namespaces") or "no",
-        "Landlock": f"version {landlock.abi()}" if this and landlock.abi() else "no",
-        "open files": f"{soft:,} (hard limit {hard:,}), three per session",
-    }
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return f"{int(file.read()):,} allowed"
-    except (OSError, ValueError):
-        return ""
-
-
-def _try(tier: str) -> dict[str, Any]:
-    began = time.perf_counter()
-    try:
-        pool = Pool(isolation=tier)
-    except IsolationUnavailable as error:
-        return {"works": False, "reason": _reason(str(error), tier)}
-    with pool:
-        start = time.perf_counter() - began
-        began = time.perf_counter()
-        with pool.open() as session:
-            opened = time.perf_counter() - began
-            seconds = statistics.median(session.call("1 + 1").seconds for _ in range(_CALLS))
-        layers = sorted(pool.layers)
-        inside = "inside" if "namespaces" in layers else "of this machine"
-    return {
-        "works": True,
-        "layers": layers,
-        "user": f"uid {pool.uid} {inside}",
-        "start_s": start,
-        "open_s": opened,
-        "call_s": seconds,
-    }
-
-
-def _reason(message: str, tier: str) -> str:
-    """Return what the error says about one tier."""
-    lines = [line.strip() for line in message.splitlines()]
-    return next((line.removeprefix(f"{tier}: ") for line in lines if line.startswith(f"{tier}: ")), message)
-
-
-def _machine_table(facts: dict[str, Any]) -> Table:
-    table = Table(title="This machine", show_header=False)
-    for name, value in facts.items():
-        table.add_row(name, str(value))
-    return table
-
-
-def _tier_table(tiers: dict[str, dict[str, Any]]) -> Table:
-    table = Table("isolation", "works", "what it holds, or what is missing", title="Code interpreter", show_lines=True)
-    for tier, found in tiers.items():
-        if found["works"]:
-            start, opened, call = found["start_s"], 1e3 * found["open_s"], 1e6 * found["call_s"]
-            speed = f"start {start:.1f} s, session {opened:.1f} ms, call {call:.0f} µs"
-            table.add_row(
-                tier, "yes", f"{_HOLDS[tier]}\nlayers: {', '.join(found['layers'])}\nruns as {found['user']}; {speed}"
-            )
-        else:
-            table.add_row(tier, "no", found["reason"])
+def _table(parts: Mapping[str, Mapping[str, str]]) -> Table:
+    table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for title, part in parts.items():
+        for row, (name, value) in enumerate(part.items()):
+            table.add_row("" if row else title, name, Text(value))  # values are no markup
+        table.add_section()
     return table

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trajgym.trainers.alarms import Alarms
+from trajgym.trainers.diagnose import Severity, advise, explain_error
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 
 __all__ = ["Monitor"]
@@ -24,7 +25,6 @@ _COLUMNS = (
     ("grad", "grad_norm", "{:.2f}", 6),
     ("tok/s", "time/tokens_per_second", "{:,.0f}", 7),
 )
-_REPEAT = 20  # updates until a warning comes again, unless it has become twice as bad
 
 
 class Monitor:
@@ -35,10 +35,21 @@ class Monitor:
         total: Number of updates of the whole run.
         first: Updates that were done before, when the run is resumed.
         tensorboard: Whether to write TensorBoard events.
-        fault_alarm: Share of an update's episodes lost to faults above which to warn.
+        options: The run's options by name, for advice; the model's number of parameters may be added as
+            ``model_parameters``.
+        fault_alarm: Share of an update's episodes lost to faults above which to warn, where ``options`` is not given.
     """
 
-    def __init__(self, run: RunFolder, *, total: int, first: int, tensorboard: bool, fault_alarm: float = 1.0) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        total: int,
+        first: int,
+        tensorboard: bool,
+        options: Mapping[str, Any] | None = None,
+        fault_alarm: float = 1.0,
+    ) -> None:
         self._run, self._total, self._first = run, total, first
         self._start = time.monotonic()
         self._writer: Any = None
@@ -48,9 +59,14 @@ class Monitor:
             with storage_errors(run.path):
                 self._writer = SummaryWriter(str(run.path), purge_step=first + 1)
         self._printed = 0
-        self._alarms = Alarms(run.history())
-        self._fault_alarm = fault_alarm
-        self._told = (-_REPEAT, 0.0)  # update and share of the last warning
+        self._options = {"fault_alarm": fault_alarm} if options is None else dict(options)
+        self._alarms = Alarms(run.history(), self._options)
+
+    def begin(self) -> None:
+        """Warn of options that are unwise."""
+        for finding in advise(self._options):
+            if finding.severity is not Severity.NOTE:
+                print(f"  ! {finding.text} [{finding.rule}]", flush=True)
 
     def update(self, metrics: dict[str, Any], *, faults: str = "", skipped: Sequence[str] = ()) -> None:
         """Report one finished update.
@@ -70,23 +86,19 @@ class Monitor:
             print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
         self._printed += 1
         print(self._line(metrics), flush=True)
-        for warning in self._alarms.check(metrics):
-            print(f"  ! {warning}", flush=True)
         if skipped:
             print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
-        elif self._alarming(int(metrics["update"]), metrics.get("fault_share", 0.0)):
-            print(
-                f"  ! {faults} That is the machinery's doing, not the policy's: they are left out of the baseline and "
-                "the loss. See to the tools; metrics.jsonl counts faults by kind, trajectories/ shows one per update.",
-                flush=True,
-            )
+        for finding in self._alarms.check(metrics):
+            if finding.rule != "faults":
+                print(f"  ! {finding.text} [{finding.rule}]", flush=True)
+            elif not skipped:  # or the reason was given just now
+                print(f"  ! {faults or finding.evidence} {finding.advice} [{finding.rule}]", flush=True)
 
-    def _alarming(self, update: int, share: float) -> bool:
-        last, told = self._told
-        if share <= self._fault_alarm or (update < last + _REPEAT and share < 2 * told):
-            return False
-        self._told = (update, share)
-        return True
+    def explain(self, error: BaseException) -> None:
+        """Say what an error that ends the run means and what to change, where that is known."""
+        finding = explain_error(error, self._options)
+        if finding is not None:
+            print(f"  ! {finding.text} [{finding.rule}]", flush=True)
 
     def _line(self, metrics: dict[str, Any]) -> str:
         update = int(metrics["update"])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.metadata
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from safetensors import SafetensorError
 from trajgym.errors import CheckpointError, ConfigError, StorageError
 from trajgym.trainers.config import GRPOConfig
 
-__all__ = ["RunFolder", "storage_errors"]
+__all__ = ["CheckpointWarning", "RunFolder", "storage_errors"]
 
 _MARKER = ".trajgym-run"  # what makes a folder ours to overwrite
 
@@ -42,6 +44,10 @@ def storage_errors(path: Path) -> Iterator[None]:
             f"Cannot write to {path}: {reason}. What was saved before is intact; make room or choose another "
             "output_dir, then go on with --resume."
         ) from error
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint can be used, but what follows may differ from an uninterrupted run."""
 
 
 class RunFolder:
@@ -112,7 +118,7 @@ class RunFolder:
                 partial.mkdir(parents=True)
                 model.save_pretrained(partial / "model")
                 tokenizer.save_pretrained(partial / "model")
-                torch.save(state, partial / "trainer.pt")
+                torch.save({**state, "versions": _versions()}, partial / "trainer.pt")
                 _sync(partial)
                 shutil.rmtree(final, ignore_errors=True)
                 partial.rename(final)
@@ -147,6 +153,15 @@ class RunFolder:
                 f"{newest}/trainer.pt is damaged ({type(error).__name__}). Remove that folder to use the one before."
             ) from error
         update = int(state["update"])
+        before, now = state.get("versions", {}), _versions()
+        changed = [f"{name} {old} → {now.get(name, 'none')}" for name, old in before.items() if now.get(name) != old]
+        if changed:
+            warnings.warn(
+                f"{newest} was written with other versions ({', '.join(changed)}). The run goes on, but perhaps not "
+                "with the very numbers it would have had.",
+                CheckpointWarning,
+                stacklevel=2,
+            )
         if not self._writes:
             return newest / "model", state
         if self.metrics_path.exists():
@@ -186,6 +201,12 @@ class RunFolder:
             raise ConfigError(
                 f"Cannot resume {self.path} with other options ({listed}). Undo them, or start a new run."
             )
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions that decide what numbers come out."""
+    names = ("torch", "transformers", "peft", "accelerate", "trajgym")
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def _update_of(line: str) -> int:

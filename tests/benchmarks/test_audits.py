@@ -37,10 +37,8 @@ def test_what_passes_and_what_is_unsafe(audits: ModuleType, capsys: pytest.Captu
     assert rows[1][2:] == [
         "**fail**, unsafe by definition: it pays near misses", "`almost` (as good as honest)", "`partial_credit`"
     ]  # fmt: skip
-    assert rows[2][2:4] == [
-        "**fail**, unsafe without tools: it pays calls, and nobody can make any", "`wrong_answer` (pays nothing)"
-    ]  # fmt: skip
-    assert summary == "1 of 3 pass; 0 fail that should not."
+    assert rows[2] == ["Arithmetic-v0", "dense", "pass", "–", "–"]
+    assert summary == "2 of 3 pass; 0 fail that should not."
 
 
 def test_a_new_hole_is_not_forgiven(

@@ -213,6 +213,7 @@ REPEATED = [
     *("[reset()]\n", "[a(x=1,\n", "[a(x='''\n", "\nAction:", "Action Input: ```x\n", "<<1="),
     *("Action Input: {\n", '<tool name="python">', '<argument name="code">', "```python\n", "\n```\n", "` `` "),
     *("<think>", "</think>", "\nObservation:", "=\n", " ", "`", *"\\\"'{[(,<1"),
+    *("<tool_call> {} x", "<tool_call>```\n{}", "- ```\n", "> ~~~\n", "> ", "- ", "1. ```x\n\n"),
 ]
 
 

@@ -111,6 +111,12 @@ ROWS: list[tuple[str, list[Any], str | None]] = [
     ("<think>\n[reset()]\n</think>\n[calculator(expression='48/2')]", [HALF], None),
     ("[reset()]\n</think>", [], None),
     ("<think>[python(code='''open</think>\n[reset()]", [RESET], None),
+    ("<think>hm</think>[reset()]", [RESET], None),
+    ("hm</THINK> [reset()]", [RESET], None),
+    ("[reset()]<think>hm</think>", [RESET], None),
+    ("[reset()] <think>hm</think>[calculator(expression='48/2')]", [RESET, HALF], None),
+    ("<think>hm</think>[python(code='</think>```')]", run("</think>```"), None),
+    ("- ```\n  [reset()]\n  ```\n> ~~~\n> [reset()]\n> ~~~", [], None),
     ("<think>\n[reset()]", [], "unclosed_reasoning"),
 ]
 WHOLE = {

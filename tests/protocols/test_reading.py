@@ -12,6 +12,7 @@ from trajgym.protocols import PROTOCOLS, Protocol, SingleCall
 from trajgym.protocols.reading import TURN_MARK, read_turn
 from trajgym.types import ToolCall, ToolSpec
 
+HIDDEN = "\0"
 every_form = pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=list(PROTOCOLS))
 
 # Without backticks, ends of turn and tags of reasoning: the tests put those where they belong.
@@ -35,7 +36,7 @@ def a_call(protocol: Protocol) -> ToolCall:
 @every_form
 @given(text=TEXTS)
 def test_nothing_in_reasoning_runs(protocol: Protocol, tools: Mapping[str, ToolSpec], text: str) -> None:
-    for turn in (f"<think>{text}</think>", f"{text}</think> so", f"<think>{text}"):
+    for turn in (f"<think>{text}</think>", f"{text}</think> so", f"<THINK>{text}</Think>", f"<think>{text}"):
         assert protocol.parse(turn, tools).calls == ()
 
 
@@ -43,7 +44,7 @@ def test_nothing_in_reasoning_runs(protocol: Protocol, tools: Mapping[str, ToolS
 @given(text=TEXTS)
 def test_a_call_behind_reasoning_runs(protocol: Protocol, tools: Mapping[str, ToolSpec], text: str) -> None:
     call = a_call(protocol)
-    for turn in (f"<think>{text}</think>\n", f"{text}</think>\n"):
+    for turn in (f"<think>{text}</think>\n", f"{text}</think>\n", f"<think>{text}</think>", f"{text}</THINKING> "):
         parsed = protocol.parse(turn + protocol.render(call), tools)
         assert [(one.name, dict(one.arguments)) for one in parsed.calls] == [(call.name, dict(call.arguments))]
 
@@ -52,6 +53,8 @@ def test_a_call_behind_reasoning_runs(protocol: Protocol, tools: Mapping[str, To
 @given(text=TEXTS)
 def test_nothing_in_an_example_runs(protocol: Protocol, tools: Mapping[str, ToolSpec], text: str) -> None:
     assert protocol.parse(f"See:\n```\n{text}\n```\nso it is.", tools).calls == ()
+    quoted = "".join(f"> {line}\n" for line in ["~~~", *text.split("\n"), "~~~"])
+    assert protocol.parse(quoted, tools).calls == ()
 
 
 @every_form
@@ -66,9 +69,12 @@ def test_nothing_behind_the_end_of_the_turn_matters(
 @pytest.mark.parametrize(
     ("text", "live"),
     [
-        ("a <think>b</think> c", "a \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0 c"),
+        ("a <think>b</think> c", f"a \n{HIDDEN * 14}\n c"),
         ("the tag `<think>` is", "the tag \0\0\0\0\0\0\0\0\0 is"),
-        ("```\nx\n```</think>c", "\0" * 17 + "c"),
+        ("```\nx\n```</think>c", f"\n{HIDDEN * 15}\nc"),
+        ("<think>b</think>```\nx\n```", f"\n{HIDDEN * 14}\n{HIDDEN * 9}"),
+        ("```\nx\n```<think>b</think>c", f"{HIDDEN * 9}\n{HIDDEN * 14}\nc"),
+        ("- ```\n  x\n  ```\nc", f"- {HIDDEN * 13}\nc"),
         ("a STOP b", "a "),
         ("a `STOP` b", "a \0\0\0\0\0\0 b"),
     ],

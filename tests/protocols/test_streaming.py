@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajgym.protocols import PROTOCOLS, SingleCall, Stream, get_protocol
+from trajgym.protocols import PROTOCOLS, React, SingleCall, Stream, get_protocol
 from trajgym.types import ToolCall, ToolSpec
 
 CODE = ToolCall("python", {"code": "x = 1\nprint(x)"})
@@ -77,3 +77,47 @@ def test_nothing_is_complete_within_reasoning(tools: Mapping[str, ToolSpec]) -> 
 def test_an_empty_turn(tools: Mapping[str, ToolSpec]) -> None:
     stream = fed("hermes", tools, [])
     assert (stream.text, stream.finished, stream.parsed.calls, stream.parsed.text) == ("", False, (), "")
+
+
+class Counted(React):
+    """Counts what it reads in order to tell whether a turn is finished."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def finished(self, text: str) -> bool:
+        self.read += len(text)
+        return super().finished(text)
+
+
+@pytest.mark.parametrize("before", ["", "```\n", "<think>x</think>", "Action: python\nAction Input: "])
+@pytest.mark.parametrize("piece", ["}", "`", "<think></think>", "a: b> ", "Action:"])
+def test_many_pieces_are_read_a_few_times_and_not_each_time(
+    tools: Mapping[str, ToolSpec], before: str, piece: str
+) -> None:
+    protocol = Counted()
+    stream = Stream(protocol, tools)
+    for part in [before, *[piece] * 30_000]:
+        stream.feed(part)
+        if stream.finished:
+            break
+    assert protocol.read <= 200_000 + 8 * len(stream.text)
+
+
+def test_a_call_behind_a_long_turn_is_noticed_at_once(tools: Mapping[str, ToolSpec]) -> None:
+    for reasons in ("<think>", ""):
+        stream = Stream(get_protocol("gsm8k_annotation"), tools, in_reasoning=not reasons)
+        for part in [reasons, *["So 1+1 = <<1+1=", "2>>2.\n"] * 3000, "</think>", "\nIt is <<1+1"]:
+            stream.feed(part)
+            assert not stream.finished
+        stream.feed("=")
+        assert stream.finished
+
+
+def test_tags_are_seen_however_they_are_cut(tools: Mapping[str, ToolSpec]) -> None:
+    for size in range(1, 12):
+        text = "I say <<1=`</think>` and <<1= or <<1=</THINK> is <<1="
+        stream = Stream(get_protocol("gsm8k_annotation"), tools, in_reasoning=True)
+        for start in range(0, len(text), size):
+            stream.feed(text[start : start + size])
+            assert stream.finished is (start + size >= len(text))

@@ -193,3 +193,34 @@ def test_silent_loss_is_told_and_a_resumed_run_remembers(tmp_path: Path, capsys:
     lines = [line for line in capsys.readouterr().out.splitlines() if " ! " in line]
     assert len(lines) == 1
     assert "answers could not be read" in lines[0]
+
+
+def test_findings_come_with_advice_for_these_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = GRPOConfig(updates=9, learning_rate=1e-5, fault_alarm=0.5).plain()
+    monitor = Monitor(folder(tmp_path), total=9, first=0, tensorboard=False, options=options)
+    for update in (1, 2, 3, 4):
+        monitor.update({"update": update, "kl": 0.75, "fault_share": 0.4})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "  ! " in line]
+    assert line.startswith("  ! KL per token is 0.75")
+    assert "Try learning_rate 1e-05 → 2e-06, kl_coef 0.05 → 0.1" in line
+    assert line.endswith("[kl_explosion]")
+
+
+def test_unwise_options_are_told_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rate, count in ((1e-3, 1), (1e-5, 0)):
+        options = GRPOConfig(updates=9, model="Qwen/Qwen3-0.6B", learning_rate=rate, num_generations=2).plain()
+        run = RunFolder(GRPOConfig(updates=9, output_dir=tmp_path, name=f"rate-{rate}"), "demo")
+        Monitor(run, total=9, first=0, tensorboard=False, options=options).begin()
+        lines = capsys.readouterr().out.splitlines()  # few generations are only a note
+        assert [line.startswith("  ! learning_rate is 0.001") for line in lines] == [True] * count
+
+
+def test_an_error_that_is_known_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = GRPOConfig(updates=9).plain()
+    monitor = Monitor(folder(tmp_path), total=9, first=0, tensorboard=False, options=options)
+    monitor.explain(ValueError("something else"))
+    assert capsys.readouterr().out == ""
+    monitor.explain(RuntimeError("CUDA out of memory."))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "microbatch_tokens 16384 → 8192" in line
+    assert line.endswith("[out_of_memory]")

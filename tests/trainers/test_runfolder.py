@@ -13,8 +13,9 @@ import torch
 import yaml
 
 from trajgym.errors import CheckpointError, ConfigError, StorageError
+from trajgym.trainers import runfolder
 from trajgym.trainers.config import GRPOConfig
-from trajgym.trainers.runfolder import RunFolder
+from trajgym.trainers.runfolder import CheckpointWarning, RunFolder
 
 
 class Weights:
@@ -156,3 +157,15 @@ def test_what_cannot_be_resumed(tmp_path: Path) -> None:
     (run.checkpoints / "update-000001" / "trainer.pt").write_bytes(b"garbage")
     with pytest.raises(CheckpointError, match="damaged"):
         RunFolder(config(tmp_path, resume=True), "demo").load()
+
+
+def test_other_versions_are_said_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder(config(tmp_path), "demo")
+    monkeypatch.setattr(runfolder, "_versions", lambda: {"torch": "1.0", "old": "0.1"})
+    save(run, 1)
+    monkeypatch.undo()
+    with pytest.warns(CheckpointWarning, match=r"torch 1\.0 → 2\..*old 0\.1 → none"):
+        _, state = run.load()
+    assert state["update"] == 1
+    save(run, 2)
+    run.load()  # warnings are errors here

@@ -32,6 +32,7 @@ class GSM8KAnnotation(SingleCall):
 
     name = "gsm8k_annotation"
     only_tool = "calculator"
+    completes = re.compile(r"[-+*/.(),0-9]=\Z")
 
     def parse(self, text: str, tools: Mapping[str, ToolSpec]) -> Parsed:
         """Read the call at the end of an assistant turn. Never raises on any string."""

@@ -14,6 +14,7 @@ from trajgym.protocols.describe import example_call, introduce
 from trajgym.protocols.json_calls import read_arguments
 from trajgym.protocols.payloads import Payload, cut_call, is_quoted, read_payload, why_broken
 from trajgym.protocols.reading import TURN_MARK, Span, Turn, read_turn
+from trajgym.protocols.reasoning import LINE_START
 from trajgym.protocols.strict_json import Json, skip_blanks, write_json
 from trajgym.types import CallError, ExpertTurn, ToolCall, ToolSpec
 
@@ -26,7 +27,7 @@ _NEXT = re.compile(f"{_OPEN}|{_END}")
 _NAME = re.compile(r"[^\n`{<]*")
 _VALUE = re.compile(r"\s*(?:\{|`{3})")
 # Within a broken call only an opening token on a line of its own begins the next one: others may stand in a string.
-_BORDER = re.compile(rf"{_CLOSE}|{_END}|^[ \t]*(?={_OPEN}|{_BEGIN})", re.MULTILINE)
+_BORDER = re.compile(rf"{_CLOSE}|{_END}|{LINE_START}[ \t]*(?={_OPEN}|{_BEGIN})", re.MULTILINE)
 _FORM = f'{_BEGIN}{_OPEN}function{_SEPARATOR}<tool>\n```json\n{{"<argument>": <value>}}\n```{_CLOSE}{_END}'
 
 

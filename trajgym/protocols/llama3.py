@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from trajgym.protocols.base import Parsed, Protocol
 from trajgym.protocols.checking import Findings
@@ -14,6 +15,7 @@ from trajgym.protocols.payloads import Payload, cut_call, is_quoted, read_payloa
 from trajgym.protocols.python_calls import read_call, scan_list
 from trajgym.protocols.raw_input import raw_call
 from trajgym.protocols.reading import Span, Turn, read_turn
+from trajgym.protocols.reasoning import CLOSING, LINE_START
 from trajgym.protocols.strict_json import Json, skip_blanks, write_json
 from trajgym.types import CallError, ExpertTurn, ToolCall, ToolSpec
 
@@ -22,13 +24,13 @@ __all__ = ["Llama3"]
 _TAG = "<|python_tag|>"
 _INTERPRETER = "python"
 # Where JSON may stand: behind the tag, and as the first thing of the reply.
-_START = re.compile(r"(?:\A|</think(?:ing)?>|<\|python_tag\|>)\s*(?=\{|\[\s*\{|`{3})")
+_START = re.compile(rf"(?:\A|{CLOSING}|<\|python_tag\|>)\s*" r"(?=\{|\[\s*\{|`{3})")
 _JSON = re.compile(r"(?:`{3,}[\w+-]*\s*)?(?:\{|\[\s*\{)")
 # A reply may begin with a brace and be no call: a set, or an answer in JSON.
 _KEYS = ("name", "parameters", "arguments", "function")
 _LIKE_A_CALL = re.compile(r"\{\s*(?:[\"'“]?(?:name|parameters|arguments|function|type)\b|(?:\"\w*)?\s*\Z)")
 # Within a broken call only a tag on a line of its own begins the next one: others may stand in a string.
-_NEXT_TAG = re.compile(r"^[ \t]*(?=<\|python_tag\|>)", re.MULTILINE)
+_NEXT_TAG = re.compile(rf"{LINE_START}[ \t]*(?=<\|python_tag\|>)", re.MULTILINE)
 _NEXT_OBJECT = re.compile(r"\}\s*;\s*(?=\{\s*\"name\"\s*:)")
 _BUILT_IN = re.compile(r"([^\W\d]\w*)\.call(?=\()")
 _OPENING_QUOTES = tuple("\"'`“‘")
@@ -138,7 +140,7 @@ def _bare_call(turn: Turn) -> int | None:
     payload = read_payload(turn.text, begin)
     if payload.json.complete:
         value = payload.json.value
-        whole = not payload.open_fence and skip_blanks(turn.text, payload.end) == len(turn.text)
+        whole = not payload.open_fence and not turn.without([(begin, payload.end)])
         is_call = isinstance(value, dict) and any(key in value for key in _KEYS)
         return begin if is_call and (whole or turn.text[begin] == "{") else None
     return begin if _LIKE_A_CALL.match(turn.text, begin) else None
@@ -156,7 +158,10 @@ class _Reader:
         self.turn = turn
         self.text = turn.text
         self.tools = tools
-        self._tags = [tag.end() for tag in _NEXT_TAG.finditer(turn.text)]
+
+    @cached_property
+    def _tags(self) -> list[int]:
+        return [tag.end() for tag in _NEXT_TAG.finditer(self.text)]
 
     def behind_tag(self, position: int) -> tuple[list[ToolCall | CallError], int]:
         """Return what is called behind a tag, or what is wrong there, and where that ends."""

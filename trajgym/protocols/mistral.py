@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from trajgym.protocols.base import Parsed, Protocol
 from trajgym.protocols.checking import Findings, checked_call
@@ -13,6 +14,7 @@ from trajgym.protocols.describe import example_call, introduce
 from trajgym.protocols.json_calls import call_of, read_arguments
 from trajgym.protocols.payloads import close_fence, cut_call, is_quoted, open_fence, read_payload, why_broken
 from trajgym.protocols.reading import Span, read_turn
+from trajgym.protocols.reasoning import LINE_START
 from trajgym.protocols.strict_json import Json, read_json, skip_blanks, write_json
 from trajgym.types import CallError, ExpertTurn, ToolCall, ToolSpec
 
@@ -22,14 +24,14 @@ _OPEN = "[TOOL_CALLS]"
 _STOPS = ("[TOOL_RESULTS]", "[INST]")
 # Magistral writes its reasoning between tokens of its own; the tags of other models count as well.
 _REASONING = re.compile(
-    r"(?:(?<!`)|(?<=```))(?:\[(?=/?THINK\])|<(?=/?think(?:ing)?>))(?P<close>/?)(?:THINK\]|think(?:ing)?>)"
-    r"(?:(?!`)|(?=```))"
+    r"(?:\[(?=/?THINK\])|<(?=/?(?ai:think(?:ing)?)>))(?:(?<!`.)|(?<=```.))(?P<close>/?)"
+    r"(?:THINK\]|(?ai:think(?:ing)?)>)(?:(?!`)|(?=```))"
 )
 _HEADER = re.compile(r"([^\s\[\]{}]*)[ \t]*(?:\[CALL_ID\][ \t]*[^\s\[\]{}]*[ \t]*)?(?:\[ARGS\]|(?=\{))")
 _CUT_HEADER = re.compile(r"[^\s\[\]{}]*[ \t]*(?:\[[A-Z_]*(?:\][ \t]*[^\s\[\]{}]*[ \t]*(?:\[[A-Z]*)?)?)?\s*")
 # Within a broken call only an opening token at the start of a line or behind a closing bracket begins the next one:
 # others may stand in a string.
-_NEXT = re.compile(r"(?:^|(?<=[}\]]))[ \t]*(?=\[TOOL_CALLS\])", re.MULTILINE)
+_NEXT = re.compile(rf"(?:{LINE_START}|(?<=[}}\]]))[ \t]*(?=\[TOOL_CALLS\])", re.MULTILINE)
 _NEXT_ENTRY = re.compile(r"\}\s*,\s*(?=\{\s*\"name\"\s*:)")
 _FORM = f'{_OPEN}[{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}]'
 _NAMED_FORM = f"{_OPEN}<tool>[ARGS]{{...}}"
@@ -115,7 +117,10 @@ def _data(text: str) -> Iterator[Span]:
             position = skip_blanks(text, position + 1)
         elif header:
             position, fence = open_fence(text, header.end())
-        while (found := read_json(text, position)).complete:
+        # Without a list or a name no call follows, and a string would be any text between two quotes.
+        while (is_list or header) and (found := read_json(text, position)).complete:
+            if is_list and isinstance(found.value, str):
+                break
             end = position = skip_blanks(text, found.end)
             if not (is_list and text.startswith(",", position)):
                 position += is_list and text.startswith("]", position)
@@ -140,7 +145,10 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._borders = [border.end() for border in _NEXT.finditer(text)]
+
+    @cached_property
+    def _borders(self) -> list[int]:
+        return [border.end() for border in _NEXT.finditer(self.text)]
 
     def group(self, start: int) -> tuple[list[_Entry], int]:
         """Read the calls whose token stands at ``start``."""

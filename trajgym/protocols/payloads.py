@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trajgym.protocols.strict_json import Json, read_json, skip_blanks
 from trajgym.types import CallError
@@ -25,8 +25,7 @@ _QUOTES = {"`": "`", '"': '"', "'": "'", "“": "”", "‘": "’"}
 _BROKEN_OFF = (",", "}", "]", ")", ":", '"')
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(NamedTuple):
     """A JSON value of a call, perhaps in a fence.
 
     Args:
@@ -92,6 +91,8 @@ def why_broken(text: str, start: int, stop: int, error: CallError) -> CallError:
         stop: Where the next thing begins, or the end of the text.
         error: What reading found, which had the text behind ``stop`` before it.
     """
+    if error.kind == "truncated_call":
+        return error
     # Had the text ended here: without the blanks that a string could not hold.
     part = read_json(text[start:stop].rstrip()).error
     return part if part is not None and part.kind == "truncated_call" else error

@@ -10,30 +10,30 @@ from trajgym.errors import ConfigError
 from trajgym.protocols.base import Parsed
 from trajgym.protocols.checking import Findings, checked_call
 from trajgym.protocols.describe import introduce
+from trajgym.protocols.fences import FENCE, LEAD, FencedBlock, fenced_blocks
 from trajgym.protocols.readback import read_back
-from trajgym.protocols.reading import Span, Turn, read_turn
+from trajgym.protocols.reading import Span, Turn, blanked, read_turn
 from trajgym.protocols.single import SingleCall
 from trajgym.types import CallError, ToolCall, ToolSpec
 
 __all__ = ["PythonBlock"]
 
 # A fence begins a line; one that is tagged as Python may also stand behind text, for want of another reading of it.
-_FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`\n]*)$|(?<!`)(?P<late>`{3,})(?P<tag>[\w]+)[ \t\r]*$",
+_OPENING = re.compile(
+    rf"(?:^(?P<lead>{LEAD})|(?<!`)(?=`{{3,}}+(?i:py(?:thon)?3?)[ \t\r]*$)){FENCE}",
     re.MULTILINE,
 )
-_TAG = re.compile(r"\s*py(?:thon)?3?(?!\S)", re.IGNORECASE)
+_TAG = re.compile(r"py(?:thon)?3?(?!\S)", re.IGNORECASE)
 _RUN = re.compile(r"^[ \t]*(`{3,})", re.MULTILINE)
-# A reasoning tag does not keep the fence beside it from beginning or ending its line.
-_BESIDE_A_TAG = re.compile(r"(?<=```)(?=</?think)|(?<=think>)(?=```)|(?<=thinking>)(?=```)")
 
 
 class PythonBlock(SingleCall):
     r"""A fence with the tag ``python`` or ``py`` calls the tool ``python`` with what stands in it.
 
     Only the first block of a turn runs: a second one was written before the output of the first was seen. Blocks
-    without a tag or with another one are text, and so is a block within another. As in Markdown, a fence is closed by
-    a line of at least as many signs and nothing else. A turn with a block is no answer, whatever it says around it.
+    without a tag or with another one are text, and so is a block within another or in a block quote. As in Markdown, a
+    fence is closed by a line of at least as many signs and nothing else, and what a block in a list is indented by is
+    not part of the code. A turn with a block is no answer, whatever it says around it.
 
     End-of-turn tokens and reasoning tags count inside a block too, as nothing tells them from those that are meant:
     code that needs such a text has to put it together.
@@ -41,10 +41,11 @@ class PythonBlock(SingleCall):
 
     name = "python_block"
     only_tool = "python"
+    completes = re.compile(r"(?:```|~~~)[ \t\r]*\n\Z")
 
     def parse(self, text: str, tools: Mapping[str, ToolSpec]) -> Parsed:
         """Read the first block of an assistant turn. Never raises on any string."""
-        turn = _turn(text)
+        turn = read_turn(text, "```")
         block = _first_block(turn)
         findings = Findings()
         if block is not None:
@@ -60,7 +61,7 @@ class PythonBlock(SingleCall):
         """Whether the first block is closed, with a line break behind it."""
         if not text.endswith("\n"):
             return False
-        block = _first_block(_turn(text))
+        block = _first_block(read_turn(text, "```"))
         return block is not None and isinstance(block.code, str)
 
     def render(self, call: ToolCall) -> str:
@@ -104,54 +105,21 @@ class _Block(NamedTuple):
     code: str | CallError
 
 
-def _turn(text: str) -> Turn:
-    return read_turn(_BESIDE_A_TAG.sub("\n", text), "```")
-
-
 def _first_block(turn: Turn) -> _Block | None:
-    visible = _blanked(turn.text, turn.reasoning)
-    opened: re.Match[str] | None = None
-    for line in _FENCE.finditer(visible):
-        if opened is None:
-            # A tag in the middle of a line is no fence unless it is Python's.
-            opened = line if line["fence"] or _is_python(line) else None
-        elif _closes(line, opened):
-            if _is_python(opened):
-                return _block(turn, opened, line)
-            opened = None
-    return _block(turn, opened, None) if opened is not None and _is_python(opened) else None
+    # Unlike in the turn's live text there are fences in this one.
+    visible = blanked(turn.text, turn.reasoning, border="\n")
+    for block in fenced_blocks(visible, _OPENING):
+        if _TAG.match(block.info) and not block.quoted:
+            return _block(turn, block)
+    return None
 
 
-def _is_python(line: re.Match[str]) -> bool:
-    return _TAG.match(line["tag"] or line["info"] or "") is not None
-
-
-def _closes(line: re.Match[str], opened: re.Match[str]) -> bool:
-    fence = line["fence"]
-    return fence is not None and not line["info"].strip() and fence.startswith(opened["fence"] or opened["late"])
-
-
-def _block(turn: Turn, opened: re.Match[str], closed: re.Match[str] | None) -> _Block:
-    start = opened.start("fence") if opened["fence"] else opened.start("late")
-    if closed is None:
+def _block(turn: Turn, block: FencedBlock) -> _Block:
+    if not block.closed:
         error = CallError("truncated_call", "The block is not closed. End it with a line ``` and nothing else on it.")
-        return _Block((start, len(turn.text)), error)
-    span = (start, closed.end())
-    inside = (opened.end() + 1, closed.start())
-    if any(begin < inside[1] and inside[0] < end for begin, end in turn.reasoning):
+        return _Block((block.start, block.end), error)
+    start, end = block.inside
+    if any(begin < end and start < stop for begin, stop in turn.reasoning):
         message = "There is reasoning within the block. Close the reasoning first; put such tags together in code."
-        return _Block(span, CallError("malformed_call", message))
-    code = turn.text[inside[0] : inside[1]].removesuffix("\n")
-    if opened["indent"]:
-        # As in Markdown, the code of a block may be indented as far as the block is, and that does not count.
-        code = re.sub(rf"^[ \t]{{1,{len(opened['indent'])}}}", "", code, flags=re.MULTILINE)
-    return _Block(span, code)
-
-
-def _blanked(text: str, spans: tuple[Span, ...]) -> str:
-    """Blank out spans; unlike :class:`Turn`'s ``live``, the result still has its fences."""
-    parts, position = [], 0
-    for start, end in spans:
-        parts += [text[position:start], "\x00" * (end - start)]
-        position = end
-    return "".join([*parts, text[position:]])
+        return _Block((block.start, block.end), CallError("malformed_call", message))
+    return _Block((block.start, block.end), block.content(turn.text))

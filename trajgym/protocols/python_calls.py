@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trajgym.protocols.checking import checked_call
+from trajgym.protocols.reasoning import CLOSING
 from trajgym.protocols.strict_json import MAX_DEPTH, MAX_DIGITS, write_json
 from trajgym.types import CallError, ToolCall, ToolSpec
 
@@ -35,6 +36,7 @@ _STRING = (
 _WHOLE_STRING = re.compile(_STRING, re.DOTALL)
 _PLAIN = re.compile(r"[^\"'()\[\]{},]*")
 _LIST = re.compile(OPENING)
+_LINE_BEGINS = re.compile(rf"(?:\n|{CLOSING})[ \t]*\Z")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 _WORD = re.compile(
@@ -48,6 +50,7 @@ _WORD = re.compile(
 _ESCAPE = re.compile(r"\\([4-7][0-7]{2}|.)", re.DOTALL)
 _KNOWN_ESCAPES = frozenset("\n\\'\"abfnrtv01234567xuUN")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_NOTHING = CallError("malformed_call", "There is nothing between two commas. Write name(argument=value).")
 _ONLY = "Arguments are literals: strings, numbers, True, False, None, lists and dicts. Nothing is computed."
 
 
@@ -80,7 +83,7 @@ def scan_list(text: str, start: int) -> CallList:
         position = plain.end()
         sign = text[position : position + 1]
         # On a line of its own begins the next list: no argument looks like it.
-        line_start = sign == "[" and "\n" in plain[0] and not plain[0].rpartition("\n")[2].strip()
+        line_start = sign == "[" and _LINE_BEGINS.search(plain[0])
         if not sign or (line_start and _LIST.match(text, position)):
             last = text[begin : plain.end()].rstrip()
             if len(brackets) == 1 and last.endswith(")"):
@@ -127,6 +130,8 @@ def read_call(source: str, tools: Mapping[str, ToolSpec]) -> ToolCall | CallErro
     Returns:
         The call without an id, or the first thing wrong with it.
     """
+    if not source.strip():
+        return _NOTHING
     try:
         name, arguments = _parts(source)
     except _NotACall as wrong:
@@ -164,8 +169,6 @@ class _NotACall(Exception):
 def _parts(source: str) -> tuple[str, dict[str, Any]]:
     if len(source) > MAX_CHARACTERS:
         raise _NotACall(f"A call has more than {MAX_CHARACTERS} characters. Write a shorter one.")
-    if not source.strip():
-        raise _NotACall("There is nothing between two commas. Write name(argument=value).")
     if _SURROGATE.search(source):
         raise _NotACall("The call holds half of a surrogate pair. Write the whole character.", "bad_unicode")
     try:

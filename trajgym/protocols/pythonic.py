@@ -10,13 +10,14 @@ from trajgym.protocols.checking import Findings
 from trajgym.protocols.describe import introduce
 from trajgym.protocols.python_calls import OPENING, CallList, read_call, scan_list, write_call
 from trajgym.protocols.readback import read_back
-from trajgym.protocols.reading import Span, read_turn
+from trajgym.protocols.reading import Span, Turn, read_turn
+from trajgym.protocols.reasoning import LINE_START
 from trajgym.types import CallError, ExpertTurn, ToolCall, ToolSpec
 
 __all__ = ["Pythonic"]
 
 # A bracket in the middle of a line is prose. Llama 4 may put its tokens around a list.
-_OPEN = re.compile(rf"^[ \t]*(?:<\|python_start\|>\s*)?(?={OPENING})", re.MULTILINE)
+_OPEN = re.compile(rf"{LINE_START}[ \t]*(?:<\|python_start\|>\s*)?(?={OPENING})", re.MULTILINE)
 _AFTER = re.compile(r"\s*<\|python_end\|>[ \t\r]*|[ \t\r]*")
 _FORM = "[<tool>(<argument>=<value>), ...]"
 
@@ -33,12 +34,14 @@ class Pythonic(Protocol):
 
     def parse(self, text: str, tools: Mapping[str, ToolSpec]) -> Parsed:
         """Read the calls of an assistant turn. Never raises on any string."""
-        turn = read_turn(text, "[", _complete_lists(text))
+        lists = _complete_lists(text)
+        turn = read_turn(text, "[", [(text.index("(", start) + 1, found.end) for start, found in lists.items()])
         findings = Findings()
         spans: list[Span] = []
         opening = _OPEN.search(turn.live)
         while opening:
-            found, end = _finish(turn.text, scan_list(turn.text, opening.end()))
+            whole = lists.get(opening.end())
+            found, end = _finish(turn, whole or scan_list(turn.text, opening.end()))
             for element in found.elements:
                 findings.add(read_call(element, tools))
             if found.error is not None:
@@ -80,29 +83,28 @@ class Pythonic(Protocol):
         return introduce(tools, style, how, _FORM)
 
 
-def _complete_lists(text: str) -> list[Span]:
-    """Return the insides of all whole lists: what is in them is data."""
-    spans = []
+def _complete_lists(text: str) -> dict[int, CallList]:
+    """Return every whole list by its opening bracket; what is in its brackets is data."""
+    lists = {}
     opening = _OPEN.search(text)
     while opening:
         found = scan_list(text, opening.end())
         if found.error is None:
-            inside = text.index("(", opening.end()) + 1
-            spans.append((inside, found.end))
+            lists[opening.end()] = found
         opening = _OPEN.search(text, max(found.end, opening.end() + 1))
-    return spans
+    return lists
 
 
-def _finish(text: str, found: CallList) -> tuple[CallList, int]:
+def _finish(turn: Turn, found: CallList) -> tuple[CallList, int]:
     """Return the list, or what is wrong around it, and where the next one may begin."""
     if found.error is not None:
         return found, found.end
-    after = _AFTER.match(text, found.end)
+    after = _AFTER.match(turn.text, found.end)
     assert after is not None
-    line_end = text.find("\n", after.end())
-    line_end = len(text) if line_end < 0 else line_end
+    line_end = turn.live.find("\n", after.end())
+    line_end = len(turn.live) if line_end < 0 else line_end
     if after.end() == line_end:
         return found, line_end
-    rest = text[after.end() : line_end][:20]
+    rest = turn.text[after.end() : line_end][:20]
     error = CallError("malformed_call", f"A list of calls is followed by a line break, got {rest!r}.")
     return CallList((), found.end, error), line_end

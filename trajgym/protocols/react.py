@@ -13,6 +13,7 @@ from trajgym.protocols.json_calls import read_arguments
 from trajgym.protocols.raw_input import raw_call
 from trajgym.protocols.readback import read_back
 from trajgym.protocols.reading import Span, Turn, read_turn
+from trajgym.protocols.reasoning import LINE_START
 from trajgym.protocols.single import SingleCall
 from trajgym.protocols.strict_json import read_json, skip_blanks, write_json
 from trajgym.types import CallError, ToolCall, ToolSpec
@@ -20,7 +21,7 @@ from trajgym.types import CallError, ToolCall, ToolSpec
 __all__ = ["React"]
 
 _LABEL = re.compile(r"^[ \t]*(Thought|Action|Action Input|Observation|Final Answer):", re.MULTILINE)
-_INPUT = re.compile(r"^[ \t]*Action Input:", re.MULTILINE)
+_INPUT = re.compile(rf"{LINE_START}[ \t]*Action Input:", re.MULTILINE)
 _RUN = re.compile(r"`+")
 _FENCE = re.compile(r"(`{3,})[\w+-]*[ \t\r]*\n")
 _FORM = 'Action: <tool>\nAction Input: {"<argument>": <value>}'
@@ -43,6 +44,7 @@ class React(SingleCall):
     """
 
     name = "react"
+    completes = re.compile("(?:Thought|Action|Input|Observation|Answer):|[}`>|]")
 
     def parse(self, text: str, tools: Mapping[str, ToolSpec]) -> Parsed:
         """Read the first action of an assistant turn. Never raises on any string."""
@@ -134,7 +136,7 @@ def _first_action(turn: Turn, payloads: Mapping[int, int]) -> _Action | None:
     if first[1] == "Action Input":
         error = CallError("bad_call_shape", "There is an input without an action. Write Action: <tool> above it.")
         return _Action("", error, first.span(), ended=False)
-    line_end = turn.text.find("\n", first.end())
+    line_end = turn.live.find("\n", first.end())
     line_end = len(turn.text) if line_end < 0 else line_end
     name = _without_backticks(turn.text[first.end() : line_end].strip())
     label = next(labels, None)

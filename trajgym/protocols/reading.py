@@ -3,6 +3,8 @@
 Not part of the action are: anything behind an end-of-turn token or behind a tool's answer that the policy
 invented, reasoning, and quoted examples (fenced blocks, inline code). :func:`read_turn` blanks these out in
 a copy of the same length, so that a protocol can search the copy and read at the same place in the text.
+
+Reasoning is not a part of any line: what stands in front of it ends a line, and what stands behind it begins one.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from trajgym.protocols.fences import fenced_blocks
+from trajgym.protocols.reasoning import REASONING, reasoning_spans
 from trajgym.types import CallError
 
-__all__ = ["REASONING", "TURN_MARK", "Span", "Turn", "read_turn"]
+__all__ = ["TURN_MARK", "Span", "Turn", "blanked", "read_turn"]
 
 Span = tuple[int, int]
 
@@ -22,12 +26,10 @@ _END_OF_TURN = re.compile(
     r"<\|(?:im_end|im_start|endoftext|eot_id|eom_id|start_header_id|end_of_text)\|>"
     r"|</s>|<end_of_turn>|<｜end▁of▁sentence｜>"
 )
-# A tag between backticks is a mention of it; beside a fence it is a tag.
-REASONING = re.compile(r"(?:(?<!`)|(?<=```))<(?P<close>/?)think(?:ing)?>(?:(?!`)|(?=```))")
 # What acts even within text that nothing escapes: the end of the turn, and the borders of reasoning.
 TURN_MARK = re.compile(f"{_END_OF_TURN.pattern}|{REASONING.pattern}")
-_FENCE = re.compile(r"^[ \t]*(?:(`{3,})[^`\n]*|(~{3,})[^\n]*)$", re.MULTILINE)
 _BACKTICKS = re.compile(r"`+")
+_LINE_WITH_BACKTICKS = re.compile(r"^[^`\n]*+`.*$", re.MULTILINE)
 _ANSWER = re.compile(r"<tool_response>")
 _OBSERVATION = re.compile(r"^[ \t]*Observation:", re.MULTILINE)
 
@@ -38,7 +40,8 @@ class Turn:
 
     Args:
         text: The turn's own text, reasoning and examples included.
-        live: The same text with everything that must not act blanked out; positions agree with ``text``.
+        live: The same text with everything that must not act blanked out; positions agree with ``text``. Reasoning
+            has a line break at either end there.
         reasoning: Where the reasoning stands.
         unclosed: Whether reasoning was opened and never closed.
     """
@@ -84,14 +87,14 @@ def read_turn(
         stops: Markers of the written form that begin a tool's answer or somebody else's turn.
         reasoning_tag: What reasoning stands between; its group ``close`` is empty for an opening tag.
     """
-    live = _blanked(text, opaque)
+    live = blanked(text, opaque)
     end = _END_OF_TURN.search(live)
     if end:
         text, live = text[: end.start()], live[: end.start()]
-    reasoning, opened = _reasoning(live, reasoning_tag)
-    live = _blanked(live, reasoning)
-    live = _blanked(live, _fences(live))
-    live = _blanked(live, _inline_code(live))
+    reasoning, unclosed = reasoning_spans(live, reasoning_tag)
+    live = blanked(live, reasoning, border="\n")
+    live = blanked(live, [(block.start, block.end) for block in fenced_blocks(live)])
+    live = blanked(live, _inline_code(live))
     end = _ANSWER.search(live)
     first = live.find(opener)
     observation = _OBSERVATION.search(live, first) if first >= 0 and "Observation:" in live else None
@@ -101,54 +104,17 @@ def read_turn(
         text[:stop],
         live[:stop],
         tuple((start, min(end, stop)) for start, end in reasoning if start < stop),
-        opened is not None and opened < stop,
+        unclosed and reasoning[-1][0] < stop,
     )
 
 
-def _blanked(text: str, spans: Iterable[Span]) -> str:
+def blanked(text: str, spans: Iterable[Span], border: str = "") -> str:
+    """Overwrite spans, with ``border`` as their first and last characters; positions stay as they are."""
     parts, position = [], 0
     for start, end in spans:
-        parts += [text[position:start], _HIDDEN * (end - start)]
+        parts += [text[position:start], border, _HIDDEN * (end - start - 2 * len(border)), border]
         position = end
     return "".join([*parts, text[position:]]) if parts else text
-
-
-def _reasoning(text: str, reasoning_tag: re.Pattern[str]) -> tuple[list[Span], int | None]:
-    """Return where reasoning stands, and where it was opened last if it was never closed."""
-    if "think" not in text and "THINK" not in text:
-        return [], None
-    spans: list[Span] = []
-    opened: int | None = None
-    for tag in reasoning_tag.finditer(text):
-        if not tag["close"]:
-            opened = tag.start() if opened is None else opened
-        elif opened is not None:
-            spans.append((opened, tag.end()))
-            opened = None
-        else:
-            # The opening tag stood in the prompt: everything so far was reasoning.
-            spans = [(0, tag.end())]
-    if opened is not None:
-        spans.append((opened, len(text)))
-    return spans, opened
-
-
-def _fences(text: str) -> list[Span]:
-    """Return the fenced blocks; one that is not closed goes on to the end, as in Markdown."""
-    if "```" not in text and "~~~" not in text:
-        return []
-    spans: list[Span] = []
-    opened: tuple[int, str] | None = None
-    for line in _FENCE.finditer(text):
-        fence = line[1] or line[2]
-        if opened is None:
-            opened = (line.start(), fence)
-        elif fence.startswith(opened[1]) and line[0].strip() == fence:
-            spans.append((opened[0], line.end()))
-            opened = None
-    if opened is not None:
-        spans.append((opened[0], len(text)))
-    return spans
 
 
 def _inline_code(text: str) -> list[Span]:
@@ -156,10 +122,8 @@ def _inline_code(text: str) -> list[Span]:
     if "`" not in text:
         return []
     spans: list[Span] = []
-    start = 0
-    for line in text.split("\n"):
-        runs = [(start + run.start(), start + run.end()) for run in _BACKTICKS.finditer(line)]
-        start += len(line) + 1
+    for line in _LINE_WITH_BACKTICKS.finditer(text):
+        runs = [run.span() for run in _BACKTICKS.finditer(text, *line.span())]
         later: dict[int, list[int]] = {}  # length of a run -> the runs of that length, the next one last
         for i in range(len(runs) - 1, -1, -1):
             later.setdefault(runs[i][1] - runs[i][0], []).append(i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 
 from trajgym.errors import ConfigError
 from trajgym.protocols.base import Protocol
@@ -16,9 +17,12 @@ class SingleCall(Protocol):
 
     Attributes:
         only_tool: The one tool that can be called, where calls carry no name; ``None`` where any tool can.
+        completes: What stands at the end of a text, or within its last piece, when a call has just become complete: a
+            quick look that tells when :meth:`finished` is worth asking.
     """
 
     only_tool: str | None = None
+    completes: re.Pattern[str] = re.compile("")
 
     @abc.abstractmethod
     def finished(self, text: str) -> bool:

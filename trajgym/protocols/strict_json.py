@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from trajgym.errors import ConfigError
 from trajgym.types import CallError
@@ -29,12 +28,12 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS = {"true": True, "false": False, "null": None, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_INITIALS = tuple(word[0] for word in _WORDS)
 # What a tokenizer or a parser could take for a control token when it stands in a string.
 _CONTROL = re.compile(r"<(?=[^\s<>=][^\s<>]*>)|\[(?=/?[A-Z][A-Z_]*\])")
 
 
-@dataclass(frozen=True)
-class Json:
+class Json(NamedTuple):
     """What :func:`read_json` found.
 
     Args:
@@ -125,7 +124,7 @@ class _Reader:
         match = _NUMBER.match(self.text, position)
         if match:
             return self._number(match), match.end()
-        for word, value in _WORDS.items():
+        for word, value in _WORDS.items() if first in _INITIALS else ():
             if self.text.startswith(word, position):
                 if isinstance(value, float):
                     self._object_to("non_finite_number", f"{word} is not a number in JSON. Use a finite number.")
@@ -230,8 +229,8 @@ class _Reader:
 
     def _wrong(self, position: int, expected: str) -> _StopReading:
         rest = self.text[position : position + 10]
-        cut = _UNFINISHED_NUMBER.fullmatch(rest) or any(word.startswith(rest) for word in _WORDS)
-        if cut and position + len(rest) == len(self.text):
+        at_end = position + len(rest) == len(self.text)
+        if at_end and (_UNFINISHED_NUMBER.fullmatch(rest) or any(word.startswith(rest) for word in _WORDS)):
             message = "The call was cut off before its JSON ended. Write the whole call, shorter if need be."
             return _StopReading("truncated_call", message, len(self.text))
         message = (
