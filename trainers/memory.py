@@ -1,0 +1,201 @@
+"""What a run will need in memory, reckoned from the model's sizes before anything of it is made.
+
+Bytes, with s for the bytes of a number, P for the weights and P' for those that are trained:
+
+    weights      P·s, the adapters in float32 where they are any; once more for a reference that is a copy
+    AdamW        2·P'·s (two moments), from the first step on
+    gradients    P'·s, while an update is computed
+    cache        2·layers·kv_heads·head_size·s for each token of each slot
+    activations  what the backward pass needs, for each token of a micro-batch: see :func:`activation_bytes`
+    logits       16·V for each token of a micro-batch: four float32 tensors of the vocabulary's width are alive at once
+
+The largest sum of what is alive together is the estimate. The interpreter and its libraries, about half a GiB, come on
+top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trajgym.errors import UnknownNameError
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.shape import ModelShape, lora_parameters
+
+__all__ = ["MemoryEstimate", "activation_bytes", "estimate", "models_held"]
+
+_FLOAT = 4  # bytes of float32
+_PREFILL_TOKENS = 8192  # of one pass over prompts and observations
+
+_MODELS = {
+    "sft": ("policy",),
+    "reward_model": ("reward",),
+    "dpo": ("policy", "reference"),
+    "grpo": ("policy", "reference"),
+    "ppo": ("policy", "reference", "value", "reward"),
+}
+
+
+def models_held(algorithm: str) -> tuple[str, ...]:
+    """Return which models an algorithm holds, as it was published.
+
+    >>> models_held("grpo"), len(models_held("ppo"))
+    (('policy', 'reference'), 4)
+
+    Raises:
+        UnknownNameError: For an algorithm that is not known.
+    """
+    if algorithm not in _MODELS:
+        raise UnknownNameError("algorithm", algorithm, _MODELS)
+    return _MODELS[algorithm]
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a run needs, by what they are for.
+
+    Args:
+        policy: The policy's weights, its adapters included.
+        reference: A copy for the KL; with adapters the policy itself is the reference, and this is 0.
+        value: PPO's value model.
+        reward: A learned reward; 0 where rules pay.
+        optimizer: Moments of AdamW.
+        gradients: Of the larger one of what is trained.
+        cache: Keys and values of all slots at full length.
+        rollout: What a pass over prompts needs besides.
+        activations: Of one micro-batch, kept from the forward to the backward pass.
+        recomputed: Of one block of it, where activations are recomputed.
+        logits: Of one micro-batch, and their gradients.
+        trained: Weights that are trained, as a number.
+    """
+
+    policy: int
+    reference: int
+    value: int
+    reward: int
+    optimizer: int
+    gradients: int
+    cache: int
+    rollout: int
+    activations: int
+    recomputed: int
+    logits: int
+    trained: int
+
+    @property
+    def models(self) -> int:
+        """Weights of all models."""
+        return self.policy + self.reference + self.value + self.reward
+
+    @property
+    def held(self) -> int:
+        """What is there all the time."""
+        return self.models + self.optimizer + self.cache
+
+    @property
+    def peak(self) -> int:
+        """The most that is there at once, in the rollout or in the update."""
+        update = self.gradients + self.activations + max(self.logits, self.recomputed)
+        return self.held + max(self.rollout, update)
+
+    def parts(self) -> dict[str, int]:
+        """Return the bytes by name, the largest first."""
+        named = {
+            "weights": self.models,
+            "optimiser states": self.optimizer,
+            "gradients": self.gradients,
+            "key/value cache": self.cache,
+            "rollout": self.rollout,
+            "activations": self.activations + self.recomputed,
+            "logits": self.logits,
+        }
+        return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+
+def estimate(
+    shape: ModelShape,
+    config: GRPOConfig,
+    *,
+    algorithm: str | None = None,
+    learned_reward: bool = False,
+    bits: int | None = None,
+) -> MemoryEstimate:
+    """Return what a run needs on its device.
+
+    Args:
+        shape: The policy's sizes.
+        config: The run's options.
+        algorithm: In the place of the one in the options.
+        learned_reward: Whether a model as large as the policy pays, and not rules.
+        bits: Of each weight of the blocks' linear layers, where these are stored in 4 or 8.
+    """
+    size = 2 if config.dtype == "bfloat16" else _FLOAT
+    adapters = lora_parameters(shape, rank=config.lora_rank, targets=config.lora_targets) if config.use_lora else 0
+    weights = shape.parameters * size
+    if bits is not None:
+        packed = sum(x.outputs * x.inputs * x.count for x in shape.linears)
+        weights -= packed * size - packed * bits // 8
+    ppo = (algorithm or config.algorithm) == "ppo"
+    bare = 0 if shape.tied else shape.head * size  # a value model has no head over the vocabulary
+    value = weights - bare + adapters * _FLOAT + (shape.hidden + 1) * _FLOAT if ppo else 0
+    trained = adapters or shape.parameters
+    trained_bytes = adapters * _FLOAT or shape.parameters * size
+    value_trained = (adapters * _FLOAT or shape.parameters * size - bare) + (shape.hidden + 1) * _FLOAT
+
+    most = config.groups_per_update * config.num_generations * config.max_episode_tokens
+    tokens = max(config.max_episode_tokens, min(config.microbatch_tokens, most))  # a row cannot be divided
+    return MemoryEstimate(
+        policy=weights + adapters * _FLOAT,
+        reference=0 if config.use_lora or config.kl_coef == 0 else weights,
+        value=value,
+        reward=weights if learned_reward else 0,
+        optimizer=2 * (trained_bytes + (value_trained if ppo else 0)),
+        gradients=max(trained_bytes, value_trained if ppo else 0),
+        cache=config.slots * config.max_episode_tokens * shape.kv_numbers * size,
+        rollout=_prefill_bytes(shape, config, size),
+        activations=activation_bytes(shape, tokens, size=size, checkpointing=config.gradient_checkpointing),
+        recomputed=tokens * _block_bytes(shape, size) if config.gradient_checkpointing else 0,
+        logits=16 * shape.vocabulary * tokens,
+        trained=trained,
+    )
+
+
+def activation_bytes(shape: ModelShape, tokens: int, *, size: int = _FLOAT, checkpointing: bool = False) -> int:
+    """Return what a forward pass keeps for the backward pass.
+
+    In each block, for each token, with width d, feed-forward width f, heads of width h, and s bytes a number::
+
+        2 norms       d·(4 + 2s) each: the input in float32, the normalised input, the result
+        attention     (heads + kv_heads)·h·2s: queries and result, keys and values;
+                      (heads + kv_heads)·h·(4 + s) more where queries and keys are normalised
+        feed-forward  4·f·s: gate, its activation, up, their product
+
+    Attention scores are not kept: they are computed again, tile by tile (FlashAttention, arXiv 2205.14135). With
+    checkpointing each block keeps its input alone, and computes the rest again when its turn comes.
+
+    Args:
+        shape: The model.
+        tokens: Of a micro-batch, padding included.
+        size: Bytes of a number.
+        checkpointing: Whether activations are recomputed.
+    """
+    block = shape.hidden * size if checkpointing else _block_bytes(shape, size)
+    return tokens * (shape.layers * block + _norm_bytes(shape, size))
+
+
+def _block_bytes(shape: ModelShape, size: int) -> int:
+    """Return what one block keeps of one token."""
+    heads = (shape.heads + shape.kv_heads) * shape.head_size
+    attention = heads * (2 * size + (_FLOAT + size if shape.head_norms else 0))
+    return 2 * _norm_bytes(shape, size) + attention + 4 * shape.intermediate * size
+
+
+def _norm_bytes(shape: ModelShape, size: int) -> int:
+    return shape.hidden * (_FLOAT + 2 * size)
+
+
+def _prefill_bytes(shape: ModelShape, config: GRPOConfig, size: int) -> int:
+    """Return what a full pass over prompts needs: one block's widest tensors, the mask, and logits to draw from."""
+    live = min(config.slots, config.groups_per_update * config.num_generations)
+    tokens = max(config.max_episode_tokens, min(_PREFILL_TOKENS, live * config.max_episode_tokens))
+    widest = size * (3 * shape.intermediate + 4 * shape.hidden)
+    return tokens * (widest + (1 + size) * config.max_episode_tokens) + 16 * shape.vocabulary * live
