@@ -75,6 +75,15 @@ class Sampler(abc.ABC):
     def close(self, stream: int) -> None:
         """Free a stream; closing it in mid-turn drops the turn."""
 
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens sent through a model so far, padding included; 0 from an engine that does not count them."""
+        return 0
+
+    def reset(self) -> None:
+        """Drop all streams, and the memory that is kept for further ones."""
+        return
+
 
 class Policy(abc.ABC):
     """Something that writes assistant turns in many dialogues at once."""

@@ -108,6 +108,11 @@ class HFSampler(Sampler):
         """Most tokens a stream can hold."""
         return self._max_length
 
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens sent through the model so far, padding included."""
+        return self.counters.computed_tokens
+
     def reset(self) -> None:
         """Drop all streams and free the cache."""
         device = next(self._model.parameters()).device

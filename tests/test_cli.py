@@ -14,7 +14,7 @@ import trajgym
 from trajgym import cli
 from trajgym.errors import ConfigError, DataError, TrainingError
 
-COMMANDS = ["audit", "doctor", "envs", "grade", "play", "quickstart", "train"]
+COMMANDS = ["audit", "diagnose", "doctor", "envs", "grade", "play", "quickstart", "train"]
 
 
 def process(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -66,7 +66,7 @@ def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["trian"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("trajgym trian: Unknown command 'trian'. Did you mean 'train'? Known: 'audit', 'doctor', ")
+    assert err.startswith("trajgym trian: Unknown command 'trian'. Did you mean 'train'? Known: 'audit', 'diagnose', ")
 
 
 @pytest.mark.parametrize("name", ["", "envs.py", "make-tiny", "../cli", "__init__"])

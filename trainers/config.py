@@ -122,6 +122,9 @@ class GRPOConfig(BaseModel):
     kl_form: Literal["k3_ratio", "k3", "k2", "k1_in_reward"] = Field(
         "k3_ratio", description="Estimate of the KL in the loss, or the KL of a turn as part of its reward."
     )
+    kl_control: Literal["fixed", "auto"] = Field(
+        "fixed", description="'auto' moves kl_coef so that the KL per token stays within 0.01 … 0.1."
+    )
     normalizer: Literal["constant", "token", "turn", "sequence"] = Field(
         "constant", description="Z: trajectories × max_turn_tokens, tokens, turns, or mean per trajectory."
     )
@@ -167,7 +170,8 @@ class GRPOConfig(BaseModel):
     save_every: int = Field(20, ge=1, description="Updates between checkpoints; the last update is always saved.")
     keep_checkpoints: int = Field(2, ge=1, description="How many checkpoints to keep.")
     log_trajectories: int = Field(16, ge=0, description="Trajectories written to the run folder per update.")
-    tensorboard: bool = Field(True, description="Write TensorBoard events.")
+    monitors: tuple[str, ...] = Field(("tensorboard",), description="Where numbers go: tensorboard, wandb, trackio.")
+    progress: Literal["table", "line"] = Field("table", description="How updates are printed.")
 
     @model_validator(mode="before")
     @classmethod
@@ -223,6 +227,8 @@ class GRPOConfig(BaseModel):
             )
         if self.dynamic_sampling and self.kl_form == "k1_in_reward" and self.kl_coef:
             raise ValueError("dynamic_sampling looks for groups whose rewards differ; with k1_in_reward all do")
+        if self.kl_control == "auto" and not self.kl_coef:
+            raise ValueError("kl_control auto needs a kl_coef above 0 to begin with")
         if self.truncation_penalty and self.truncated != "penalty":
             raise ValueError("truncation_penalty acts with truncated: penalty alone")
         if self.objective == "cispo" and self.cispo_cap < 1:

@@ -36,6 +36,7 @@ class Credit:
 
     def __init__(self, config: GRPOConfig) -> None:
         self._config = config
+        self.kl_coef = config.kl_coef
         self._estimate = bind(
             config.estimator,
             gamma=config.gamma,
@@ -67,9 +68,14 @@ class Credit:
         return self.rescale(advantages, rewards)
 
     def rewards(self, groups: Sequence[Group], kl: PerTurn | None = None) -> list[list[list[float]]]:
-        """Return what every turn is paid; see :func:`turn_rewards`."""
+        """Return what every turn is paid: see :func:`turn_rewards`, and less the KL where it is given."""
         return [
-            [turn_rewards(t, self._config, None if kl is None else kl[g][i]) for i, t in enumerate(group.trajectories)]
+            [
+                kl_in_reward(turn_rewards(t, self._config), kl[g][i], self.kl_coef)
+                if kl is not None
+                else turn_rewards(t, self._config)
+                for i, t in enumerate(group.trajectories)
+            ]
             for g, group in enumerate(groups)
         ]
 
@@ -101,13 +107,12 @@ class Credit:
             self._spread.load_state_dict(state)
 
 
-def turn_rewards(trajectory: Trajectory, config: GRPOConfig, kl: Sequence[float] | None = None) -> list[float]:
+def turn_rewards(trajectory: Trajectory, config: GRPOConfig) -> list[float]:
     """Return what each turn is paid: the environment's reward less the penalties of the options.
 
     Args:
         trajectory: One of the batch.
-        config: ``overlong_penalty``, ``truncation_penalty`` and, with ``kl``, ``kl_coef``.
-        kl: ``Σ_y (log π − log π_ref)`` of each turn, in nats.
+        config: ``overlong_penalty`` and ``truncation_penalty``.
     """
     rewards = trajectory.rewards
     if config.overlong_penalty:
@@ -116,7 +121,7 @@ def turn_rewards(trajectory: Trajectory, config: GRPOConfig, kl: Sequence[float]
             rewards[t] += config.overlong_penalty * overlong_penalty(count, limit=limit, buffer=buffer)
     if config.truncated == "penalty" and not trajectory.stop_reason.terminates:
         rewards[-1] -= config.truncation_penalty
-    return rewards if kl is None else kl_in_reward(rewards, kl, config.kl_coef)
+    return rewards
 
 
 def turn_tokens(trajectory: Trajectory) -> list[int]:

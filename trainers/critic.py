@@ -60,6 +60,7 @@ class Critic:
 
     def __init__(self, policy: Any, config: GRPOConfig, *, ranks: Ranks, device: torch.device) -> None:
         self._config, self._ranks, self._device = config, ranks, device
+        self.processed = 0  # tokens that went through the model here, padding included
         self.guard = StepGuard("value model", "Lower value_learning_rate.")
         self.model = ValueModel(policy).to(device)
         if config.gradient_checkpointing:
@@ -73,6 +74,7 @@ class Critic:
         """Return V of the state before each sampled token; a turn's own value is that before its first one."""
 
         def values(micro: MicroBatch) -> Tensor:
+            self.processed += micro.ids.numel()
             found: Tensor = self.model(micro.to(self._device))
             return found
 
@@ -123,6 +125,7 @@ class Critic:
         laid_out = zip(*(self._micro(trajectories, n) for n in (targets, old, weights)), strict=True)
         total = 0.0
         for goal, before, counted in self._ranks.mine(list(laid_out)):
+            self.processed += goal.ids.numel()
             try:
                 loss = value_loss(
                     self.model(goal.to(self._device)),

@@ -8,10 +8,9 @@ files beside this one.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,15 @@ from trajgym.envs.make import make
 from trajgym.errors import StorageError, TrainingError
 from trajgym.evaluation.evaluate import fit_arguments
 from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
-from trajgym.rollout import collect, derive_seed, fault_summary
-from trajgym.rollout_states import State
+from trajgym.rollout import fault_summary
+from trajgym.trainers.accounting import Accounting
 from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.credit import Credit
-from trajgym.trainers.groups import give_up, prompts_too_long, usable_groups, why_empty
+from trajgym.trainers.efficiency import Passes
+from trajgym.trainers.groups import give_up, prompts_too_long, why_empty
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
+from trajgym.trainers.kl_control import KLControl
 from trajgym.trainers.learner import Learner
 from trajgym.trainers.metrics import rollout_metrics
 from trajgym.trainers.models import (
@@ -42,11 +43,12 @@ from trajgym.trainers.models import (
     pick_device,
 )
 from trajgym.trainers.monitor import Monitor
+from trajgym.trainers.player import Played, Player
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule
-from trajgym.trainers.vine import state_values
+from trajgym.trainers.writers import make_writers
 from trajgym.types import Group, Trajectory
 
 __all__ = ["GRPOTrainer", "train"]
@@ -69,15 +71,6 @@ def train(config: GRPOConfig, *, name: str = "run") -> Path:
 
         return PPOTrainer(config, name=name).run()
     return GRPOTrainer(config, name=name).run()
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What one rank has played: trajectories by group, and for vine the values of their states by their seeds."""
-
-    groups: list[list[Trajectory]]
-    values: dict[int, list[float]]
-    extra_steps: int
 
 
 class GRPOTrainer:
@@ -104,6 +97,8 @@ class GRPOTrainer:
             model = add_lora(
                 model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
             )
+        self.accounting = Accounting(model, config, ranks=self.ranks, device=self.device)
+        self.watch = self.accounting.watch
         self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
         self.policy = make_policy(model, self.tokenizer, config)
         arguments = fit_arguments(self.policy, env, config.env_arguments)
@@ -112,6 +107,7 @@ class GRPOTrainer:
             env = make(config.env, **arguments)
         self.pool = RewardPool(lambda: make(config.env, **arguments), plan, threads=config.env_threads)
         self.pool.give(env)
+        self.player = Player(self.policy, self.pool, self.schedule, config, ranks=self.ranks, watch=self.watch)
         self.calls = ""  # how they are written, for people
         if isinstance(env.unwrapped, ToolEnv) and env.unwrapped.tools:
             chosen = env.unwrapped.protocol.name
@@ -122,8 +118,6 @@ class GRPOTrainer:
         self.folder = self._open_folder(name)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
         self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
-        self.values: dict[int, list[float]] = {}  # V of every state of the trajectory with that seed, for vine
-        self.extra_steps = 0  # turns played to know them, in this update
         state: dict[str, Any] = {}
         self.prepare(model)
         if config.resume:
@@ -136,9 +130,11 @@ class GRPOTrainer:
             config,
             reference=self.reference,
             ranks=self.ranks,
+            watch=self.watch,
             device=self.device,
             folder=self.folder.path,
         )
+        self.kl = KLControl(config.kl_coef) if config.kl_control == "auto" else None
         if state:
             self.load_state_dict(state)
 
@@ -154,8 +150,10 @@ class GRPOTrainer:
             try:
                 while self.update < total:
                     start = time.perf_counter()
+                    self.accounting.begin(self.tokens_processed())
                     weights = self.pool.advance(self.update / total)
-                    trajectories, groups = self.gather(interrupt)
+                    played = self.gather(interrupt)
+                    trajectories, groups = played.trajectories, played.groups
                     rollout_seconds = time.perf_counter() - start
 
                     fruitless = [] if groups else [*self.fruitless, why_empty(trajectories, config)]
@@ -164,22 +162,36 @@ class GRPOTrainer:
                     if len(fruitless) >= min(config.fault_limit, total):
                         raise TrainingError(give_up(fruitless))
                     # Without a group the update is skipped, not tried again: its tasks may be what breaks a tool.
-                    learned = self.improve(groups, interrupt) if groups else {"groups": 0.0}
+                    learned, credited = self.improve(played, interrupt) if groups else ({"groups": 0.0}, [])
+                    passes = self.passes()
+                    if self.kl is not None and "kl" in learned:
+                        learned["kl_coef"] = self.kl.coef
+                        self.set_kl_coef(self.kl.update(learned["kl"]))
 
                     self.update, self.fruitless, self.learner.clean = self.update + 1, fruitless, True
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
                     paid = weights.get("weight/accuracy", 1.0) > 0
                     metrics |= rollout_metrics(trajectories, config.gamma, accuracy_paid=paid) | learned | weights
-                    if self.extra_steps:
-                        metrics["env_steps"] = metrics.get("env_steps", 0.0) + self.extra_steps
+                    if played.extra_steps:
+                        metrics["env_steps"] = metrics.get("env_steps", 0.0) + played.extra_steps
                     sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
                     metrics["time/rollout"] = rollout_seconds
                     metrics["time/update"] = time.perf_counter() - start
                     metrics["time/tokens_per_second"] = sampled / metrics["time/update"]
+                    metrics |= self.accounting.end(
+                        trajectories,
+                        groups,
+                        credited,
+                        passes=passes,
+                        processed=self.tokens_processed(),
+                        seconds=metrics["time/update"],
+                    )
                     self.ranks.together(partial(self._report, monitor, metrics, trajectories, fruitless))
                     if self.update % config.save_every == 0 or self.update == total:
                         self.ranks.together(self.save)
                         saved = self.update
+                        if monitor is not None:
+                            monitor.saved(self.folder.complete()[-1])
             except StopRequested:
                 if self.ranks.main and (saved != self.update or not self.folder.complete()):
                     self.save()
@@ -187,61 +199,45 @@ class GRPOTrainer:
                     f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
                     "Go on with the same command and --resume."
                 ) from None
-            except Exception:
+            except Exception as error:
+                if monitor is not None:
+                    monitor.explain(error)
                 if saved != self.update:
                     self._rescue()
                 raise
             finally:
                 if monitor is not None:
-                    monitor.close()
+                    monitor.close(self.folder.complete()[-1] if self.update == total == saved else None)
         if self.ranks.main:
             logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
             with storage_errors(self.folder.path):
                 to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
         return self.folder.path
 
-    def gather(self, interrupt: Interrupt) -> tuple[list[Trajectory], list[Group]]:
-        """Play the update's episodes, those of each group on one rank, and exchange them.
+    def gather(self, interrupt: Interrupt) -> Played:
+        """Play the update's episodes."""
+        return self.player.play(self.update, interrupt, self.crediting.has_signal)
 
-        With ``dynamic_sampling`` on, go on with further tasks until enough groups have a signal.
+    def improve(
+        self, played: Played, interrupt: Interrupt
+    ) -> tuple[dict[str, float], Sequence[Sequence[Sequence[float | Sequence[float]]]]]:
+        """Credit a batch and take the update's optimiser steps.
 
         Returns:
-            All trajectories, and the groups to learn from; the same on every rank.
-
-        Source: dynamic sampling, DAPO, arXiv 2503.14476.
+            What is worth knowing of them, and the advantages.
         """
-        config = self.config
-        played: list[Trajectory] = []
-        usable: list[Group] = []
-        telling: list[Group] = []
-        self.values, self.extra_steps = {}, 0
-        for round in range(config.dynamic_sampling + 1):
-            shares = self.ranks.together(partial(self._play, round, interrupt))
-            trajectories = [t for group in self.ranks.merged([share.groups for share in shares]) for t in group]
-            self.values |= {seed: values for share in shares for seed, values in share.values.items()}
-            self.extra_steps += sum(share.extra_steps for share in shares)
-            played += trajectories
-            fresh = usable_groups(
-                trajectories,
-                config.num_generations,
-                drop_truncated=config.truncated == "drop",
-                least=1 if config.algorithm == "ppo" or config.estimator == "vine" or config.baseline == "none" else 2,
-            )
-            usable += fresh
-            if config.dynamic_sampling:
-                telling += [group for group in fresh if self.crediting.has_signal(group)]
-                if len(telling) >= config.groups_per_update:
-                    break
-        return played, telling[: config.groups_per_update] or usable[: config.groups_per_update]
+        advantages = self.credit(played.groups, played.values)
+        return self.learn(played.groups, advantages, interrupt), advantages
 
-    def improve(self, groups: Sequence[Group], interrupt: Interrupt) -> dict[str, float]:
-        """Credit a batch and take the update's optimiser steps; return what is worth knowing of them."""
-        return self.learn(groups, self.credit(groups), interrupt)
+    def credit(self, groups: Sequence[Group], values: Mapping[int, list[float]] | None = None) -> list[Advantages]:
+        """Return the advantages of every group, one per turn of each trajectory.
 
-    def credit(self, groups: Sequence[Group]) -> list[Advantages]:
-        """Return the advantages of every group, one per turn of each trajectory."""
-        values = [[self.values[t.seed] for t in group.trajectories] for group in groups] if self.values else None
-        return self.crediting(groups, values=values, kl=self.kl_of_turns(groups))
+        Args:
+            groups: The batch.
+            values: V of the states of the trajectory with that seed, where the estimator needs them.
+        """
+        known = [[values[t.seed] for t in group.trajectories] for group in groups] if values else None
+        return self.crediting(groups, values=known, kl=self.kl_of_turns(groups))
 
     def kl_of_turns(self, groups: Sequence[Group]) -> list[list[list[float]]] | None:
         """Return the KL of every turn where it is part of the reward."""
@@ -254,7 +250,23 @@ class GRPOTrainer:
         """Take the update's optimiser steps and return what is worth knowing of them."""
         total = self.schedule.total
         progress = (self.update / total, (self.update + 1) / total)
-        return self.learner.learn(groups, advantages, interrupt, progress=progress)
+        with self.watch("train"):
+            return self.learner.learn(groups, advantages, interrupt, progress=progress)
+
+    def set_kl_coef(self, coef: float) -> None:
+        """Weigh the KL by ``coef`` from now on, in the loss or in the reward."""
+        self.learner.kl_coef = self.crediting.kl_coef = coef
+
+    def passes(self) -> Passes:
+        """Return how often an update goes through what it learns from."""
+        config = self.config
+        once = self.reference is not None
+        several = config.inner_epochs * config.minibatches > 1 or (once and config.kl_form == "k1_in_reward")
+        return Passes(old=int(several), reference=int(once), train=config.inner_epochs)
+
+    def tokens_processed(self) -> int:
+        """Return the tokens that have gone through models on this rank so far, padding included."""
+        return self.learner.processed + self.policy.sampler.computed_tokens
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the policy's weights that a resumed run must know."""
@@ -264,6 +276,7 @@ class GRPOTrainer:
             "optimizer": self.learner.optimizer.state_dict(),
             "credit": self.crediting.state_dict(),
             "skipped": self.learner.guard.in_a_row,
+            "kl": self.kl.state_dict() if self.kl is not None else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -272,47 +285,14 @@ class GRPOTrainer:
         self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
         self.crediting.load_state_dict(state.get("credit", {}))
         self.learner.guard.in_a_row = int(state.get("skipped", 0))
+        if self.kl is not None:
+            self.kl.load_state_dict(state.get("kl", {}))
+            self.set_kl_coef(self.kl.coef)
 
     def save(self) -> None:
         """Write a checkpoint of the current state, where this is the rank that writes."""
         if self.ranks.main:
             self.folder.save(self.update, self.learner.model, self.tokenizer, self.state_dict())
-
-    def _play(self, round: int, interrupt: Interrupt) -> _Share:
-        """Play this rank's groups."""
-        config, size = self.config, self.config.num_generations
-        states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
-        episodes = self.schedule.episodes(self.update, round)
-        mine = self.ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)])
-        trajectories = collect(
-            self.policy,
-            self.pool,
-            [episode for group in mine for episode in group],
-            deterministic=config.deterministic,
-            on_tick=interrupt.check,
-            states=states,
-        )
-        values: dict[int, list[float]] = {}
-        extra = 0
-        if states is not None:
-            found = state_values(
-                self.policy,
-                self.pool,
-                trajectories,
-                states,
-                rollouts=config.vine_rollouts,
-                gamma=config.gamma,
-                seed=derive_seed(config.seed, "vine", self.update, round),
-                deterministic=config.deterministic,
-                on_tick=interrupt.check,
-            )
-            extra = found.env_steps
-            values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}
-            trajectories = [  # one with a state of which nothing is known cannot be credited
-                dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}") if t.valid and i in found.lost else t
-                for i, t in enumerate(trajectories)
-            ]
-        return _Share([trajectories[i : i + size] for i in range(0, len(trajectories), size)], values, extra)
 
     def _open_folder(self, name: str) -> RunFolder:
         """Let the main rank make the run folder before the others look at it."""
@@ -321,18 +301,25 @@ class GRPOTrainer:
         return made[0] if made else RunFolder(self.config, name, writes=False)
 
     def _open_monitor(self) -> Monitor | None:
+        """Say what is about to happen, where this is the rank that speaks."""
         if not self.ranks.main:
             return None
-        if self.calls:
-            print(self.calls, flush=True)
-        config = self.config
-        return Monitor(
+        config, total = self.config, self.schedule.total
+        for line in filter(None, (self.calls, self.accounting.memory.line)):
+            print(line, flush=True)
+        parameters = sum(p.numel() for p in self.learner.model.parameters())
+        monitor = Monitor(
             self.folder,
-            total=self.schedule.total,
+            total=total,
             first=self.update,
-            tensorboard=config.tensorboard,
-            fault_alarm=config.fault_alarm,
+            writers=make_writers(config.monitors, self.folder, first=self.update),
+            epochs=math.ceil(config.epochs or self.schedule.epoch(total)) or 1,
+            options=config.plain() | {"model_parameters": parameters},
         )
+        if self.accounting.memory.warning:
+            print(f"  ! {self.accounting.memory.warning}", flush=True)
+        monitor.begin()
+        return monitor
 
     def _report(
         self,

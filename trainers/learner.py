@@ -23,6 +23,7 @@ from trajgym.trainers.models import Reference, token_logprobs
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
 from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.stopwatch import Stopwatch
 from trajgym.trainers.token_pass import per_token
 from trajgym.types import Group
 
@@ -37,6 +38,7 @@ class Learner:
         config: All options.
         reference: What the KL is measured against; ``None`` without a KL.
         ranks: Who shares the work.
+        watch: Measures where the time goes.
         device: Where the model is.
         folder: Named in messages.
     """
@@ -48,12 +50,15 @@ class Learner:
         *,
         reference: Reference | None,
         ranks: Ranks,
+        watch: Stopwatch,
         device: torch.device,
         folder: Path,
     ) -> None:
         self.model, self.config, self.reference, self.device = model, config, reference, device
+        self.kl_coef = config.kl_coef
         self.clean = True  # the weights are those of a finished update, and of no step beyond
-        self._ranks = ranks
+        self.processed = 0  # tokens that went through models here, padding included
+        self._ranks, self._watch = ranks, watch
         self.guard = StepGuard("policy", f"Lower learning_rate, or look at the trajectories in {folder}.")
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -98,19 +103,21 @@ class Learner:
             grad_norm += self._step(progress[0] + (s + 0.5) / len(steps) * (progress[1] - progress[0]))
         sums = self._ranks.total(sums)
         tokens = max(1, config.inner_epochs * sum(batch.policy_tokens for batch in batches))
-        padded = config.inner_epochs * sum(batch.padded_tokens for batch in batches)
         trajectories = max(1, config.inner_epochs * sum(len(group.trajectories) for group in groups))
         out = {
-            "loss": sums["loss"],
-            "grad_norm": grad_norm / max(1, len(steps)),
             "skipped_steps": float(self.guard.skipped),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
+            "groups": float(len(groups)),
+        }
+        if not any(batch.micro for batch in batches):
+            return out  # nothing was computed, so nothing is known
+        out |= {
+            "loss": sums["loss"],
+            "grad_norm": grad_norm / max(1, len(steps)),
             "entropy": sums["entropy"] / tokens,
             "clip_share": sums["clip"] / tokens,
             "sampler_gap": sums["gap"] / tokens,
-            "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
-            "groups": float(len(groups)),
-            "useful_token_share": tokens / max(1, padded),
         }
         if self.reference is not None:
             out |= {"kl": sums["kl"] / tokens, "kl_trajectory": sums["kl"] / trajectories}
@@ -142,24 +149,35 @@ class Learner:
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
+        self.processed += micro.ids.numel()
         return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
+
+    def reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
+        """Return log π_ref of a micro-batch's policy tokens, where there is a reference."""
+        if self.reference is None:
+            return None
+        self.processed += micro.ids.numel()
+        with self._watch("logprobs"):
+            return self.reference.logprobs(micro.to(self.device), self.config.temperature)
 
     def kl_of_turns(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Return ``Σ_y (log π − log π_ref)`` of every turn, in nats, for a KL that is part of the reward."""
         if self.reference is None:
             raise TrainingError("There is no reference policy to measure a KL against; set kl_coef above 0.")
-        reference, temperature = self.reference, self.config.temperature
 
         def gap(micro: MicroBatch) -> Tensor:
-            return self.logprobs(micro)[0] - reference.logprobs(micro.to(self.device), temperature)
+            reference = self.reference_logprobs(micro)
+            assert reference is not None
+            return self.logprobs(micro)[0] - reference
 
         everyone = [t for group in groups for t in group.trajectories]
-        tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=self.config.microbatch_tokens)
+        with self._watch("logprobs"):
+            tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=self.config.microbatch_tokens)
         sums = iter([[math.fsum(turn) for turn in turns] for turns in tokens])
         return [[next(sums) for _ in group.trajectories] for group in groups]
 
     def _old_logprobs(self, share: Sequence[MicroBatch]) -> list[Tensor]:
-        with torch.no_grad():
+        with torch.no_grad(), self._watch("logprobs"):
             return [self.logprobs(micro)[0] for micro in share]
 
     def _add_gradients(
@@ -199,8 +217,8 @@ class Learner:
             cispo_cap=config.cispo_cap,
             dual_clip=config.dual_clip,
             weights=sampler_weights(before, micro.sampler_logp, cap=config.sampler_cap) if correct else None,
-            ref_logp=self.reference.logprobs(micro, config.temperature) if self.reference else None,
-            kl_coef=config.kl_coef,
+            ref_logp=self.reference_logprobs(micro),
+            kl_coef=self.kl_coef,
             kl_form=config.kl_form,
             kl_weights=micro.row_weights,
         )

@@ -5,7 +5,7 @@ Bytes, with s for the bytes of a number, P for the weights and P' for those that
     weights      P·s, the adapters in float32 where they are any; once more for a reference that is a copy
     AdamW        2·P'·s (two moments), from the first step on
     gradients    P'·s, while an update is computed
-    cache        2·layers·kv_heads·head_size·s for each token of each slot
+    cache        2·layers·kv_heads·head_size·s for each token of each slot, while episodes are played
     activations  what the backward pass needs, for each token of a micro-batch: see :func:`activation_bytes`
     logits       16·V for each token of a micro-batch: four float32 tensors of the vocabulary's width are alive at once
 
@@ -89,13 +89,13 @@ class MemoryEstimate:
     @property
     def held(self) -> int:
         """What is there all the time."""
-        return self.models + self.optimizer + self.cache
+        return self.models + self.optimizer
 
     @property
     def peak(self) -> int:
         """The most that is there at once, in the rollout or in the update."""
         update = self.gradients + self.activations + max(self.logits, self.recomputed)
-        return self.held + max(self.rollout, update)
+        return self.held + max(self.cache + self.rollout, update)
 
     def parts(self) -> dict[str, int]:
         """Return the bytes by name, the largest first."""

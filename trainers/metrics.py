@@ -8,6 +8,7 @@ from statistics import fmean
 from trajgym.errors import DataError
 from trajgym.rewards.answer import read
 from trajgym.rewards.answer_kinds import answer_kind, grade
+from trajgym.rewards.criteria import term_returns, variance_shares
 from trajgym.rewards.terms import accuracy
 from trajgym.rollout import fault_counts
 from trajgym.types import StopReason, Trajectory, discounted_return
@@ -23,7 +24,8 @@ def rollout_metrics(
     Shares lie in [0, 1]. ``reward`` is the undiscounted sum per trajectory and ``return`` the discounted one;
     ``reward/NAME`` is the part of one rubric term; ``env_steps`` counts the turns played. ``success`` is the share of
     right answers: by the rubric's ``accuracy``, or graded here where the rubric does not pay for it; it is missing
-    where tasks have no answer to grade. ``unreadable_share`` is that of final answers in which no answer is found.
+    where tasks have no answer to grade. ``unreadable_share`` is that of final answers in which no answer is found,
+    ``format_share`` that of those which mark it. ``reward_variance/NAME`` is a term's share of the return's variance.
     Invalid trajectories count in ``fault_share`` alone, and in ``faults/CLASS``, their number by the class of what was
     raised; where there are no others, the means are missing.
 
@@ -40,7 +42,7 @@ def rollout_metrics(
     steps = [s for t in valid for s in t.steps]
     results = [r for s in steps for r in s.results]
     reasons = [t.stop_reason for t in valid]
-    answers = [t.steps[-1].action.text for t in valid if t.stop_reason is StopReason.ANSWERED]
+    answers = [read(t.steps[-1].action.text) for t in valid if t.stop_reason is StopReason.ANSWERED]
     unknown = sum(s.error is not None and s.error.kind == "unknown_tool" for s in steps)
     names = sorted({name for s in steps for name in s.reward_terms})
     success = _success(valid, "accuracy" in names and accuracy_paid)
@@ -55,16 +57,19 @@ def rollout_metrics(
         "unknown_tool_share": _mean([float(r.error == "unknown_tool") for r in results] + [1.0] * unknown),
         "tool_error_share": _mean([float(r.error is not None) for r in results]),
         "answered_share": _mean([float(r is StopReason.ANSWERED) for r in reasons]),
-        "unreadable_share": _mean([float(read(text).value is None) for text in answers]),
+        "unreadable_share": _mean([float(reading.value is None) for reading in answers]),
+        "format_share": _mean([float(reading.marked) for reading in answers]),
         "truncated_share": _mean([float(not r.terminates) for r in reasons]),
         "cut_turn_share": _mean([float(r is StopReason.TURN_TOKENS) for r in reasons]),
         "tokens_per_trajectory": _mean([sum(sum(row.mask) for row in t.rows) for t in valid]),
         **faults,
     }
     if success is None:
-        del out["unreadable_share"]  # answers that nobody can grade need not be readable
+        del out["unreadable_share"], out["format_share"]  # answers that nobody can grade need not be readable
     else:
         out["success"] = success
+    shares = variance_shares([term_returns(t, gamma) for t in valid])
+    out |= {f"reward_variance/{name}": share for name, share in shares.items()}
     for name in names:
         out[f"reward/{name}"] = _mean([sum(s.reward_terms.get(name, 0.0) for s in t.steps) for t in valid])
     return out

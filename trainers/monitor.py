@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trajgym.trainers.alarms import Alarms
 from trajgym.trainers.diagnose import Severity, advise, explain_error
-from trajgym.trainers.runfolder import RunFolder, storage_errors
+from trajgym.trainers.runfolder import RunFolder
+from trajgym.trainers.writers import Writer, offline_line
 
 __all__ = ["Monitor"]
 
@@ -28,13 +30,14 @@ _COLUMNS = (
 
 
 class Monitor:
-    """Prints one line per update, and warnings, and writes ``metrics.jsonl`` and TensorBoard events.
+    """Prints one line per update, and warnings, and writes ``metrics.jsonl``; other writers get the same numbers.
 
     Args:
         run: The run's folder.
         total: Number of updates of the whole run.
         first: Updates that were done before, when the run is resumed.
-        tensorboard: Whether to write TensorBoard events.
+        writers: Where numbers go besides the run folder.
+        epochs: Passes over the data in the whole run, for lines; at least 1.
         options: The run's options by name, for advice; the model's number of parameters may be added as
             ``model_parameters``.
         fault_alarm: Share of an update's episodes lost to faults above which to warn, where ``options`` is not given.
@@ -46,18 +49,14 @@ class Monitor:
         *,
         total: int,
         first: int,
-        tensorboard: bool,
+        writers: Sequence[Writer] = (),
+        epochs: int = 1,
         options: Mapping[str, Any] | None = None,
         fault_alarm: float = 1.0,
     ) -> None:
         self._run, self._total, self._first = run, total, first
         self._start = time.monotonic()
-        self._writer: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            with storage_errors(run.path):
-                self._writer = SummaryWriter(str(run.path), purge_step=first + 1)
+        self._writers, self._epochs = writers, epochs
         self._printed = 0
         self._options = {"fault_alarm": fault_alarm} if options is None else dict(options)
         self._alarms = Alarms(run.history(), self._options)
@@ -77,15 +76,12 @@ class Monitor:
             skipped: Why there was nothing to learn from, for this update and the ones just before it.
         """
         self._run.log(metrics)
-        if self._writer is not None:
-            with storage_errors(self._run.path):
-                for name, value in metrics.items():
-                    self._writer.add_scalar(f"train/{name}", value, metrics["update"])
-                self._writer.flush()
-        if self._printed % 20 == 0:
-            print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
-        self._printed += 1
-        print(self._line(metrics), flush=True)
+        for writer in self._writers:
+            writer.log(metrics, int(metrics["update"]))
+        if self._options.get("progress") == "line":
+            print(offline_line(metrics, epochs=self._epochs, total=self._total), flush=True)
+        else:
+            self._print_row(metrics)
         if skipped:
             print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
         for finding in self._alarms.check(metrics):
@@ -100,6 +96,17 @@ class Monitor:
         if finding is not None:
             print(f"  ! {finding.text} [{finding.rule}]", flush=True)
 
+    def saved(self, checkpoint: Path) -> None:
+        """Tell the writers of a finished checkpoint."""
+        for writer in self._writers:
+            writer.saved(checkpoint)
+
+    def _print_row(self, metrics: dict[str, Any]) -> None:
+        if self._printed % 20 == 0:
+            print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
+        self._printed += 1
+        print(self._line(metrics), flush=True)
+
     def _line(self, metrics: dict[str, Any]) -> str:
         update = int(metrics["update"])
         cells = []
@@ -112,10 +119,14 @@ class Monitor:
         left = seconds / (update - self._first) * (self._total - update)
         return f"{update:4d}/{self._total:<4d}  " + "  ".join(cells) + f"  {_clock(left):>7}" + faults
 
-    def close(self) -> None:
-        """Flush and close the event file."""
-        if self._writer is not None:
-            self._writer.close()
+    def close(self, checkpoint: Path | None = None) -> None:
+        """Let the writers write what is left.
+
+        Args:
+            checkpoint: The newest one of a run that came to its end; ``None`` of one that did not.
+        """
+        for writer in self._writers:
+            writer.close(checkpoint)
 
 
 def _clock(seconds: float) -> str:

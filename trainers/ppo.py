@@ -8,15 +8,17 @@ Source: PPO, arXiv 1707.06347; GAE, arXiv 1506.02438; bi-level, arXiv 2510.16907
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.advantages_values import gae
 from trajgym.trainers.critic import Critic
+from trajgym.trainers.efficiency import Passes
 from trajgym.trainers.grpo import GRPOTrainer
 from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.player import Played
 from trajgym.trainers.token_pass import PerToken
 from trajgym.trainers.value_loss import bilevel_gae
 from trajgym.types import Group
@@ -50,8 +52,9 @@ class PPOTrainer(GRPOTrainer):
         """Copy the value model from the policy before that has moved."""
         self.critic = Critic(model, self.config, ranks=self.ranks, device=self.device)
 
-    def improve(self, groups: Sequence[Group], interrupt: Interrupt) -> dict[str, float]:
-        """Credit a batch, then take the steps of the policy and of the critic."""
+    def improve(self, played: Played, interrupt: Interrupt) -> tuple[dict[str, float], list[Any]]:
+        """Credit a batch, then take the steps of the policy and of the critic; see :class:`GRPOTrainer`."""
+        groups = played.groups
         judged = self._judge(groups)
         learned = {"groups": float(len(groups))}
         if self.update >= self.config.value_warmup:
@@ -61,11 +64,22 @@ class PPOTrainer(GRPOTrainer):
         self.learner.clean = False
         everyone = [t for group in groups for t in group.trajectories]
         progress = (self.update + 0.5) / self.schedule.total
-        return learned | self.critic.learn(everyone, judged.targets, judged.values, judged.weights, progress)
+        with self.watch("train"):
+            learned |= self.critic.learn(everyone, judged.targets, judged.values, judged.weights, progress)
+        return learned, judged.advantages
 
-    def credit(self, groups: Sequence[Group]) -> list[Advantages]:
-        """Return the advantages of every group, one per turn, or one per token of each turn."""
+    def credit(self, groups: Sequence[Group], values: Mapping[int, list[float]] | None = None) -> list[Advantages]:
+        """Return the advantages of every group, one per turn, or one per token of each turn, by the critic's values."""
         return self._judge(groups).advantages
+
+    def passes(self) -> Passes:
+        """Return how often an update goes through what it learns from."""
+        train = 0 if self.update < self.config.value_warmup else self.config.inner_epochs
+        return replace(super().passes(), train=train, value=1, value_train=self.config.value_epochs)
+
+    def tokens_processed(self) -> int:
+        """Return the tokens that have gone through models on this rank so far."""
+        return super().tokens_processed() + self.critic.processed
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the policy's weights that a resumed run must know."""
@@ -78,7 +92,8 @@ class PPOTrainer(GRPOTrainer):
 
     def _judge(self, groups: Sequence[Group]) -> _Judged:
         config = self.config
-        tokens = self.critic.token_values([t for group in groups for t in group.trajectories])
+        with self.watch("logprobs"):
+            tokens = self.critic.token_values([t for group in groups for t in group.trajectories])
         # V of a turn is that of the state before its first token; nothing follows the last turn, also where it was cut.
         values = [[*(turn[0] if turn else 0.0 for turn in turns), 0.0] for turns in tokens]
         kl = self.kl_of_turns(groups)

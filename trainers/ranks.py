@@ -12,6 +12,7 @@ import datetime
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -44,6 +45,7 @@ class Ranks:
 
     def __init__(self, *, cpu: bool, deadline: float) -> None:
         self.deadline = deadline
+        self.watch: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()  # measures "sync"
         wait = datetime.timedelta(seconds=deadline)
         try:
             self.accelerator = Accelerator(
@@ -155,7 +157,8 @@ class Ranks:
 
     def _reached(self, meet: Callable[[], object]) -> None:
         try:
-            meet()
+            with self.watch("sync"):
+                meet()
         except RuntimeError as error:
             raise TrainingError(
                 f"Rank {self.rank} of {self.count} waited for the others in vain ({self.deadline:g} s at most): "

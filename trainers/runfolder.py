@@ -29,7 +29,7 @@ _MARKER = ".trajgym-run"  # what makes a folder ours to overwrite
 
 # Options that may differ between a run and its continuation.
 _FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
-_FREE |= {"log_trajectories", "tensorboard", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
+_FREE |= {"log_trajectories", "monitors", "progress", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
 _FREE |= {"rank_deadline"}
 
 

@@ -11,8 +11,9 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 
@@ -25,6 +26,7 @@ from trajgym.types import Action, Message, Observation, Step, StopReason, Task, 
 
 __all__ = ["EnvPool", "Episode", "collect", "derive_seed", "fault_counts", "fault_summary"]
 
+Watch: TypeAlias = "Callable[[str], AbstractContextManager[None]]"
 MakeEnv = Callable[[], "gymnasium.Env[str, str]"]
 
 # What the caller got wrong must stop the run; everything else that an environment raises is a fault of one episode.
@@ -118,6 +120,10 @@ class _Live:
         return bool(self.steps) and self.steps[-1].stop_reason is not None
 
 
+def _unwatched(part: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def collect(
     policy: Policy,
     pool: EnvPool,
@@ -126,6 +132,7 @@ def collect(
     deterministic: bool = False,
     on_tick: Callable[[int], None] | None = None,
     states: dict[int, list[State]] | None = None,
+    watch: Watch = _unwatched,
 ) -> list[Trajectory]:
     """Play ``episodes`` and return their trajectories in the same order.
 
@@ -138,13 +145,15 @@ def collect(
         on_tick: Called with the number of finished episodes; may raise to stop (live episodes are closed).
         states: Filled with the state before each turn of each episode, by the episode's place in ``episodes``. Each one
             holds a clone of the environment, so that :class:`Episode` can start from it.
+        watch: Gives a block to be in during ``"generation"`` (the policy writes), ``"environment"`` (nobody has a turn
+            to write) and ``"lockstep"`` (some have, and ``deterministic`` makes them wait).
 
     Raises:
         ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment
             makes that one trajectory invalid (``trajectory.fault``) and the others go on, also where a new
             environment cannot be made.
     """
-    return _Collector(policy, pool, episodes, deterministic, on_tick, states).run()
+    return _Collector(policy, pool, episodes, deterministic, on_tick, states, watch).run()
 
 
 class _Collector:
@@ -158,9 +167,10 @@ class _Collector:
         deterministic: bool,
         on_tick: Callable[[int], None] | None,
         states: dict[int, list[State]] | None,
+        watch: Watch,
     ) -> None:
         self.policy, self.pool, self.deterministic, self.on_tick = policy, pool, deterministic, on_tick
-        self.states = states
+        self.states, self.watch = states, watch
         self.waiting = deque(enumerate(episodes))
         self.live: dict[int, _Live] = {}
         self.acting: set[int] = set()  # episodes whose turn the policy is writing
@@ -174,7 +184,9 @@ class _Collector:
                 for future in self._answered():
                     self._receive(self.busy.pop(future), future)
                 if self.acting:
-                    for index, action in self.policy.poll():
+                    with self.watch("generation"):
+                        written = self.policy.poll()
+                    for index, action in written:
                         self._act(index, action)
                 if self.on_tick is not None:
                     self.on_tick(len(self.done))
@@ -205,10 +217,12 @@ class _Collector:
 
     def _answered(self) -> Iterator[Future[Reply]]:
         """Yield the replies to handle now, in the order in which they were asked for."""
+        if not self.acting:  # nothing else to do
+            with self.watch("environment"):
+                wait(self.busy, return_when=FIRST_COMPLETED)
         if self.deterministic:
-            wait(self.busy)
-        elif not self.acting:  # nothing else to do
-            wait(self.busy, return_when=FIRST_COMPLETED)
+            with self.watch("lockstep"):
+                wait(self.busy)
         return iter([future for future in self.busy if future.done()])
 
     def _receive(self, index: int, future: Future[Reply]) -> None:

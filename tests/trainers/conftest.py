@@ -111,6 +111,6 @@ def identity_options(digit_model: Path, tmp_path: Path) -> dict[str, Any]:
         "learning_rate": 5e-3,
         "kl_coef": 0.0,
         "output_dir": str(tmp_path / "runs"),
-        "tensorboard": False,
+        "monitors": (),
         "log_trajectories": 4,
     }

@@ -22,7 +22,10 @@ from trajgym.trainers.interrupt import Interrupt
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -110,7 +113,7 @@ def test_a_correction_for_the_sampler_is_nothing_where_it_is_exact(identity_opti
 def test_the_kl_in_the_reward_is_that_of_the_turns_tokens(identity_options: dict[str, Any]) -> None:
     trainer = GRPOTrainer(load_config({**identity_options, "kl_form": "k1_in_reward", "kl_coef": 0.1}))
     with Interrupt() as interrupt, trainer.pool:
-        _, groups = trainer.gather(interrupt)
+        groups = trainer.gather(interrupt).groups
         assert trainer.kl_of_turns(groups) == [[[0.0] for _ in g.trajectories] for g in groups]
         with torch.no_grad():
             for p in trainer.learner.model.parameters():
@@ -134,10 +137,12 @@ def test_dynamic_sampling_goes_on_until_groups_differ(identity_options: dict[str
     few = GRPOTrainer(load_config({**options, "name": "few"}))
     many = GRPOTrainer(load_config({**options, "name": "many", "dynamic_sampling": 30}))
     with Interrupt() as interrupt, few.pool, many.pool:
-        first, groups = few.gather(interrupt)
-        telling = [g for g in groups if many.crediting.has_signal(g)]
+        less = few.gather(interrupt)
+        first = less.trajectories
+        telling = [g for g in less.groups if many.crediting.has_signal(g)]
         assert len(telling) < 6  # two answers of a random model are mostly wrong alike
-        played, found = many.gather(interrupt)
+        more = many.gather(interrupt)
+        played, found = more.trajectories, more.groups
     assert found[: len(telling)] == telling
     assert len(found) == 6
     assert all(many.crediting.has_signal(g) for g in found)
@@ -154,48 +159,49 @@ def test_dynamic_sampling_gives_up_after_its_rounds(identity_options: dict[str, 
     options = {**identity_options, "env_kwargs": {"reward": {}}, "dynamic_sampling": 2}
     trainer = GRPOTrainer(load_config({**options, "env": "TestNothing-v0", "env_kwargs": {}}))
     with Interrupt() as interrupt, trainer.pool:
-        played, groups = trainer.gather(interrupt)
-    assert len(played) == 3 * 4 * 8
-    assert len(groups) == 4  # without a signal, but not without use: they count in Z and in the metrics
+        found = trainer.gather(interrupt)
+    assert len(found.trajectories) == 3 * 4 * 8
+    assert len(found.groups) == 4  # without a signal, but not without use: they count in Z and in the metrics
 
 
 def test_fresh_rollouts_give_values_and_count_as_work(identity_options: dict[str, Any]) -> None:
     options = {**identity_options, "env": "TestTwice-v0", "max_episode_tokens": 48, "estimator": "vine"}
     trainer = GRPOTrainer(load_config({**options, "vine_rollouts": 3, "gamma": 0.5}))
     with Interrupt() as interrupt, trainer.pool:
-        played, groups = trainer.gather(interrupt)
-        own = sum(len(t.steps) for t in played)
-        assert trainer.extra_steps > own
-        values = [trainer.values[t.seed] for g in groups for t in g.trajectories]
+        played = trainer.gather(interrupt)
+        groups = played.groups
+        own = sum(len(t.steps) for t in played.trajectories)
+        assert played.extra_steps > own
+        values = [played.values[t.seed] for g in groups for t in g.trajectories]
         members = [t for g in groups for t in g.trajectories]
         assert [len(v) for v in values] == [len(t.steps) + 1 for t in members]
         assert {v[0] for v in values[:8]} == {values[0][0]}  # one beginning, one value
         assert all(v[-1] == 0.0 for v in values)
-        advantages = trainer.credit(groups)
+        advantages = trainer.credit(groups, played.values)
     member, v, row = groups[0].trajectories[0], values[0], advantages[0][0]
     want = [0.5**t * (r + 0.5 * v[t + 1] - v[t]) for t, r in enumerate(member.rewards)]
     assert row == pytest.approx(want)
     first = metrics(run({**options, "vine_rollouts": 3, "gamma": 0.5}, name="run", updates=1))[0]
-    assert first["env_steps"] == own + trainer.extra_steps
+    assert first["env_steps"] == own + played.extra_steps
 
 
 def test_states_of_which_nothing_is_known_leave_the_group(
     identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trajgym.trainers.grpo as loop
+    import trajgym.trainers.player as player
     from trajgym.trainers.vine import StateValues
 
     def half(policy: Any, pool: EnvPool, trajectories: Any, states: Any, **options: Any) -> StateValues:
         values: list[Any] = [None if i == 0 else [0.0] * (len(t.steps) + 1) for i, t in enumerate(trajectories)]
         return StateValues(values, {0: "its rollouts failed"}, 1, 7, 1)
 
-    monkeypatch.setattr(loop, "state_values", half)
+    monkeypatch.setattr(player, "state_values", half)
     trainer = GRPOTrainer(load_config({**identity_options, "estimator": "vine"}))
     with Interrupt() as interrupt, trainer.pool:
-        played, groups = trainer.gather(interrupt)
-    assert played[0].fault == "StateUnknown: its rollouts failed"
-    assert [len(g.trajectories) for g in groups] == [7, 8, 8, 8]
-    assert len(trainer.credit(groups)) == 4
+        played = trainer.gather(interrupt)
+    assert played.trajectories[0].fault == "StateUnknown: its rollouts failed"
+    assert [len(g.trajectories) for g in played.groups] == [7, 8, 8, 8]
+    assert len(trainer.credit(played.groups, played.values)) == 4
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "much", None])

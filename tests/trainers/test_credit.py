@@ -72,12 +72,14 @@ def test_a_cut_trajectory_may_cost_something() -> None:
 
 
 def test_the_kl_of_a_turn_is_taken_from_its_reward() -> None:
-    config = load_config({"updates": 1, "kl_form": "k1_in_reward", "kl_coef": 0.1})
-    assert turn_rewards(member(0.0, 1.0), config, [0.5, -2.0]) == pytest.approx([-0.05, 1.2])
-    two = group(member(0.0, 1.0), member(0.0, 1.0))
     maker = credit(kl_form="k1_in_reward", kl_coef=0.1, estimator="trajectory")
+    two = group(member(0.0, 1.0), member(0.0, 1.0))
+    kl = [[[0.5, -2.0], [2.0, 0.0]]]
+    assert maker.rewards([two], kl) == [[pytest.approx([-0.05, 1.2]), pytest.approx([-0.2, 1.0])]]
     (advantages,) = maker([two], kl=[[[0.0, 0.0], [2.0, 0.0]]])
     assert advantages == [pytest.approx([0.2, 0.2]), pytest.approx([-0.2, -0.2])]
+    maker.kl_coef = 0.2  # as kl_control moves it
+    assert maker.rewards([two], kl)[0][0] == pytest.approx([-0.1, 1.4])
 
 
 def test_an_estimator_gets_what_it_asks_for() -> None:

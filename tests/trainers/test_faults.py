@@ -25,7 +25,11 @@ GROUPS, MEMBERS = 4, 8  # of the fixture identity_options
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """Everything but the clock."""
     lines = (folder / "metrics.jsonl").read_text().split("\n")
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines if line]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+        if line
+    ]
 
 
 def weights(trainer: GRPOTrainer) -> dict[str, torch.Tensor]:

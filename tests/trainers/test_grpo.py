@@ -36,7 +36,11 @@ from trajgym.types import Action, Observation, Step, StopReason, Task, TokenStre
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """Everything but the clock."""
     lines = (folder / "metrics.jsonl").read_text().split("\n")
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines if line]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+        if line
+    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -120,7 +124,7 @@ def test_the_reference_and_the_base_of_adapters_do_not_move(
 def test_what_a_run_leaves_behind(identity_options: dict[str, Any]) -> None:
     import datasets
 
-    folder = train(load_config({**identity_options, "updates": 3, "tensorboard": True, "save_every": 2}))
+    folder = train(load_config({**identity_options, "updates": 3, "monitors": ("tensorboard",), "save_every": 2}))
     assert [p.name for p in sorted((folder / "checkpoints").iterdir())] == ["update-000002", "update-000003"]
     assert list(folder.glob("events.out.tfevents.*"))
     log = folder / "trajectories" / "update-000001.jsonl"
@@ -218,10 +222,10 @@ def test_an_error_saves_the_last_finished_update(
     trainer = GRPOTrainer(load_config({**identity_options, "updates": 6, "save_every": 100, "name": "broken"}))
     real = trainer.credit
 
-    def fails(groups: Any) -> Any:
+    def fails(groups: Any, values: Any = None) -> Any:
         if trainer.update == 3:
             raise RewardError("the judge is gone")
-        return real(groups)
+        return real(groups, values)
 
     monkeypatch.setattr(trainer, "credit", fails)
     with pytest.raises(RewardError, match="the judge is gone"):

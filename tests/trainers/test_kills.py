@@ -54,7 +54,10 @@ def start(options: dict[str, Any]) -> subprocess.Popen[str]:
 
 def left_behind(folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], list[Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    metrics = [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+    metrics = [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+    ]
     newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
     weights = load_file(next((newest / "model").glob("*.safetensors")))
     played = [read_trajectories(path) for path in sorted((folder / "trajectories").glob("update-*.jsonl"))]

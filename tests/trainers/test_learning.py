@@ -16,7 +16,7 @@ from trajgym.trainers.grpo import train
 def test_return_rises_on_held_out_problems(tmp_path: Path) -> None:
     differences: list[float] = []
     for seed in range(3):
-        options = ["--seed", str(seed), "--updates", "20", "--output-dir", str(tmp_path), "--no-tensorboard"]
+        options = ["--seed", str(seed), "--updates", "20", "--output-dir", str(tmp_path), "--monitors"]
         config = load_config("quickstart", options)
         before = measure(config.model, config, 120)
         folder = train(config, name="learning")

@@ -69,6 +69,7 @@ def test_means_by_hand() -> None:
             "unknown_tool_share": 0.0,
             "tool_error_share": 1 / 4,
             "unreadable_share": 1.0,
+            "format_share": 0.0,
             "answered_share": 0.5,
             "truncated_share": 0.5,
             "cut_turn_share": 0.0,
@@ -77,6 +78,8 @@ def test_means_by_hand() -> None:
             "tokens_per_trajectory": (3 + 1) / 2,
             "reward/accuracy": 0.5,
             "reward/tool_success": (0.5 + 0.25) / 2,
+            "reward_variance/accuracy": 0.25 / (0.25 + 0.375),  # 0.25 and 0.375 are what the two differ by
+            "reward_variance/tool_success": 0.375 / (0.25 + 0.375),
         }
     )
 
@@ -99,6 +102,7 @@ def test_what_is_lost_silently_is_counted() -> None:
     )
     found = rollout_metrics([answer("#### 72"), answer("#### 70 or 72"), answer("I do not know."), lost], gamma=1.0)
     assert found["unreadable_share"] == pytest.approx(2 / 3)
+    assert found["format_share"] == pytest.approx(1 / 3)
     assert found["unknown_tool_share"] == pytest.approx(2 / 4)
     assert found["cut_turn_share"] == 1 / 4
 
@@ -127,7 +131,7 @@ def test_success_is_graded_also_where_nobody_pays_for_it() -> None:
 def test_success_is_not_claimed_where_no_answer_can_be_graded() -> None:
     for steps in [(turn(1, tool_success=0.1),), (turn(0, reason=StopReason.ANSWERED),)]:
         found = rollout_metrics([Trajectory(Task("walk", "Find the door.", ""), (), steps)], 1.0)
-        assert not {"success", "unreadable_share"} & found.keys()
+        assert not {"success", "unreadable_share", "format_share"} & found.keys()
 
 
 def test_nothing_but_faults_says_nothing_of_the_policy() -> None:

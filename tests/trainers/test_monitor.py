@@ -14,6 +14,7 @@ from trajgym.errors import StorageError
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.runfolder import RunFolder
+from trajgym.trainers.writers import make_writers
 
 FULL = {
     "reward": 1.25, "return": -0.5, "success": 1.0, "kl": 0.0123, "entropy": 2.5, "turns": 11.75, "calls": 3.0,
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_lines_stay_in_their_columns(tmp_path: Path, clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = Monitor(folder(tmp_path), total=300, first=0, tensorboard=False)
+    monitor = Monitor(folder(tmp_path), total=300, first=0)
     clock[0] = 2.0
     monitor.update({"update": 1, **FULL})
     clock[0] = 200.0
@@ -51,7 +52,7 @@ def test_lines_stay_in_their_columns(tmp_path: Path, clock: list[float], capsys:
 
 
 def test_the_head_comes_again_every_twenty_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = Monitor(folder(tmp_path), total=50, first=0, tensorboard=False)
+    monitor = Monitor(folder(tmp_path), total=50, first=0)
     for update in range(1, 42):
         monitor.update({"update": update})
     lines = capsys.readouterr().out.splitlines()
@@ -61,7 +62,7 @@ def test_the_head_comes_again_every_twenty_lines(tmp_path: Path, capsys: pytest.
 def test_what_is_left_is_reckoned_from_where_the_run_went_on(
     tmp_path: Path, clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monitor = Monitor(folder(tmp_path), total=1000, first=90, tensorboard=False)
+    monitor = Monitor(folder(tmp_path), total=1000, first=90)
     clock[0] = 100.0
     monitor.update({"update": 100})  # ten updates in 100 s, 900 to go
     monitor.update({"update": 1000})
@@ -71,7 +72,7 @@ def test_what_is_left_is_reckoned_from_where_the_run_went_on(
 def test_faults_stand_behind_the_line_only_where_there_are_any(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monitor = Monitor(folder(tmp_path), total=3, first=0, tensorboard=False)
+    monitor = Monitor(folder(tmp_path), total=3, first=0)
     monitor.update({"update": 1, "fault_share": 0.0})
     monitor.update({"update": 2, "fault_share": 0.03125}, faults="1 of 32 episodes failed.")
     head, clean, faulty = capsys.readouterr().out.splitlines()
@@ -102,17 +103,17 @@ def warned(monitor: Monitor, shares: list[float], capsys: pytest.CaptureFixture[
 def test_a_share_above_the_limit_is_warned_of_and_not_at_every_update(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], shares: list[float], updates: list[int]
 ) -> None:
-    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=0.1)
+    monitor = Monitor(folder(tmp_path), total=100, first=0, fault_alarm=0.1)
     assert warned(monitor, shares, capsys) == updates
 
 
 def test_one_as_the_limit_never_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=1.0)
+    monitor = Monitor(folder(tmp_path), total=100, first=0, fault_alarm=1.0)
     assert warned(monitor, [1.0] * 30, capsys) == []
 
 
 def test_a_skipped_update_is_told_every_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = Monitor(folder(tmp_path), total=100, first=0, tensorboard=False, fault_alarm=0.1)
+    monitor = Monitor(folder(tmp_path), total=100, first=0, fault_alarm=0.1)
     monitor.update({"update": 1, "fault_share": 1.0}, faults="All failed.", skipped=["The disk is full."])
     monitor.update({"update": 2, "fault_share": 1.0}, faults="All failed.", skipped=["The disk is full.", "No pool."])
     first, second = (line for line in capsys.readouterr().out.splitlines() if "!" in line)
@@ -124,7 +125,7 @@ def test_a_skipped_update_is_told_every_time(tmp_path: Path, capsys: pytest.Capt
 
 def test_every_number_is_in_the_metrics_file(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    monitor = Monitor(run, total=2, first=0, tensorboard=False)
+    monitor = Monitor(run, total=2, first=0)
     monitor.update({"update": 1, **FULL})
     monitor.update({"update": 2, "loss": 1e-9})
     monitor.close()
@@ -141,12 +142,13 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
         return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
     run = folder(tmp_path)
-    monitor = Monitor(run, total=3, first=0, tensorboard=True)
+    monitor = Monitor(run, total=3, first=0, writers=make_writers(["tensorboard"], run))
     for update in (1, 2, 3):
         monitor.update({"update": update, "loss": update / 4, "time/rollout": 0.5})
     assert read()["train/loss"] == [(1, 0.25), (2, 0.5), (3, 0.75)]  # while the run is still under way
     monitor.close()
-    again = Monitor(run, total=3, first=1, tensorboard=True)  # resumed after update 1: the later ones go
+    # Resumed after update 1: the later ones go.
+    again = Monitor(run, total=3, first=1, writers=make_writers(["tensorboard"], run, first=1))
     again.update({"update": 2, "loss": 8.0, "time/rollout": 0.5})
     again.close()
     assert read() == {
@@ -158,7 +160,7 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
 
 def test_without_tensorboard_there_are_no_events(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    monitor = Monitor(run, total=1, first=0, tensorboard=False)
+    monitor = Monitor(run, total=1, first=0)
     monitor.update({"update": 1})
     monitor.close()
     assert not list(run.path.glob("events*"))
@@ -166,7 +168,7 @@ def test_without_tensorboard_there_are_no_events(tmp_path: Path) -> None:
 
 def test_a_disk_that_fails_is_told_as_such(tmp_path: Path) -> None:
     run = folder(tmp_path)
-    monitor = Monitor(run, total=1, first=0, tensorboard=True)
+    monitor = Monitor(run, total=1, first=0, writers=make_writers(["tensorboard"], run))
 
     class Full:
         def add_scalar(self, *_: Any) -> None:
@@ -176,18 +178,18 @@ def test_a_disk_that_fails_is_told_as_such(tmp_path: Path) -> None:
             pass
 
     monitor.close()
-    monitor._writer = Full()
+    monitor._writers[0]._writer = Full()
     with pytest.raises(StorageError, match="the disk is full"):
         monitor.update({"update": 1})
 
 
 def test_silent_loss_is_told_and_a_resumed_run_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder(tmp_path)
-    monitor = Monitor(run, total=100, first=0, tensorboard=False)
+    monitor = Monitor(run, total=100, first=0)
     for update in (1, 2, 3):
         monitor.update({"update": update, "unreadable_share": 0.0})
     assert " ! " not in capsys.readouterr().out
-    resumed = Monitor(run, total=100, first=3, tensorboard=False)
+    resumed = Monitor(run, total=100, first=3)
     for update in (4, 5):
         resumed.update({"update": update, "unreadable_share": 0.2})
     lines = [line for line in capsys.readouterr().out.splitlines() if " ! " in line]
@@ -197,7 +199,7 @@ def test_silent_loss_is_told_and_a_resumed_run_remembers(tmp_path: Path, capsys:
 
 def test_findings_come_with_advice_for_these_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = GRPOConfig(updates=9, learning_rate=1e-5, fault_alarm=0.5).plain()
-    monitor = Monitor(folder(tmp_path), total=9, first=0, tensorboard=False, options=options)
+    monitor = Monitor(folder(tmp_path), total=9, first=0, options=options)
     for update in (1, 2, 3, 4):
         monitor.update({"update": update, "kl": 0.75, "fault_share": 0.4})
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "  ! " in line]
@@ -210,14 +212,14 @@ def test_unwise_options_are_told_before_the_run(tmp_path: Path, capsys: pytest.C
     for rate, count in ((1e-3, 1), (1e-5, 0)):
         options = GRPOConfig(updates=9, model="Qwen/Qwen3-0.6B", learning_rate=rate, num_generations=2).plain()
         run = RunFolder(GRPOConfig(updates=9, output_dir=tmp_path, name=f"rate-{rate}"), "demo")
-        Monitor(run, total=9, first=0, tensorboard=False, options=options).begin()
+        Monitor(run, total=9, first=0, options=options).begin()
         lines = capsys.readouterr().out.splitlines()  # few generations are only a note
         assert [line.startswith("  ! learning_rate is 0.001") for line in lines] == [True] * count
 
 
 def test_an_error_that_is_known_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = GRPOConfig(updates=9).plain()
-    monitor = Monitor(folder(tmp_path), total=9, first=0, tensorboard=False, options=options)
+    monitor = Monitor(folder(tmp_path), total=9, first=0, options=options)
     monitor.explain(ValueError("something else"))
     assert capsys.readouterr().out == ""
     monitor.explain(RuntimeError("CUDA out of memory."))

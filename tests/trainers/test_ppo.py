@@ -24,7 +24,10 @@ CPU = torch.device("cpu")
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+    ]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -146,10 +149,10 @@ def test_stopped_and_resumed_equals_uninterrupted(
     trainer = PPOTrainer(load_config({**options, "name": "cut"}))
     real = trainer.improve
 
-    def fails(groups: Any, interrupt: Any) -> Any:
+    def fails(played: Any, interrupt: Any) -> Any:
         if trainer.update == 3:
             raise RewardError("the judge is gone")
-        return real(groups, interrupt)
+        return real(played, interrupt)
 
     monkeypatch.setattr(trainer, "improve", fails)
     with pytest.raises(RewardError):

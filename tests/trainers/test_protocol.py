@@ -70,7 +70,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
         "max_turn_tokens": 24,
         "max_episode_tokens": 600,
         "output_dir": str(tmp_path / "runs"),
-        "tensorboard": False,
+        "monitors": (),
     }
 
 
@@ -84,7 +84,11 @@ def systems(folder: Path) -> set[str]:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().split("\n")
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines if line]
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
+        for line in lines
+        if line
+    ]
 
 
 def system_of(protocol: str) -> str:

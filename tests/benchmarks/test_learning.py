@@ -1,0 +1,159 @@
+"""The learning benchmark: what its figures mean, and one run small enough to be no training at all."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+MODULES = ("cells", "demonstrators", "models", "report", "runs")
+
+
+@pytest.fixture(scope="module")
+def learning() -> Iterator[SimpleNamespace]:
+    names = ["learning", *(f"learning_{part}" for part in MODULES)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield SimpleNamespace(**{name.removeprefix("learning_"): importlib.import_module(name) for name in names})
+    for name in (*names, "rounds"):
+        sys.modules.pop(name, None)
+
+
+def result(turns: list[float], success: list[float], **changes: Any) -> dict[str, Any]:
+    curve = [{"env_steps": t, "success": s, "return": 2 * s} for t, s in zip(turns, success, strict=True)]
+    cell = {"setting": "long", "method": "trajectory", "reward": "sparse", "gamma": 1.0, "seed": 0, "rate": 1e-3}
+    return {**cell, "budget": turns[-1], "curve": curve, **changes}
+
+
+def test_what_a_run_comes_to(learning: SimpleNamespace) -> None:
+    target = learning.cells.SETTINGS["long"].target
+    found = learning.report.summarise(result([10, 20, 30, 50], [0.0, 1.0, 1.0, 1.0]))
+    # Three updates in a row, of which the first was a failure: the mean of 2/3 has reached the target by then.
+    assert target <= 2 / 3
+    assert (found.steps, found.reached) == (30, True)
+    assert found.area == pytest.approx(0.8), "10 of 50 turns brought nothing"
+    assert (found.success, found.earned) == (0.75, 1.5)
+
+
+def test_a_run_that_never_gets_there_counts_with_its_whole_budget(learning: SimpleNamespace) -> None:
+    found = learning.report.summarise(result([10, 20, 30, 40], [0.0, 0.1, 0.0, 0.1]))
+    assert (found.steps, found.reached) == (40, False)
+    # What lies behind the budget counts neither for the target nor for the area.
+    late = learning.report.summarise(result([10, 20, 30, 40], [0.0, 0.0, 1.0, 1.0], budget=25))
+    assert (late.steps, late.reached, late.area) == (25, False, pytest.approx(0.2))
+
+
+def test_cells_say_everything_in_their_names(learning: SimpleNamespace) -> None:
+    cells = learning.cells
+    everything = cells.cells(5)
+    kinds = len(cells.SETTINGS) * len(cells.METHODS) * len(cells.REWARDS) * len(cells.DISCOUNTS)
+    assert len({cell.name for cell in everything}) == len(everything) == 5 * kinds
+    assert [cell.seed for cell in everything[: kinds + 1]] == [0] * kinds + [1], "a whole sweep of a seed comes first"
+    (one,) = cells.cells(5, ["long-return_to_go-hybrid-g0.9-s3"], {"long-return_to_go": 4e-3})
+    assert (one.setting, one.method, one.reward, one.gamma, one.seed, one.rate) == (
+        *("long", "return_to_go", "hybrid", 0.9, 3),
+        4e-3,
+    )
+    searched = cells.search_cells(1, ["short-*"])
+    assert len({cell.name for cell in searched}) == len(searched)
+    assert not {cell.seed for cell in searched} & {cell.seed for cell in everything}
+
+
+@pytest.mark.filterwarnings("ignore::trajgym.trainers.advantages.BiasWarning")
+def test_every_cell_is_a_run_that_the_trainer_accepts(learning: SimpleNamespace, tmp_path: Path) -> None:
+    from trajgym.envs.make import make
+    from trajgym.trainers.config import load_config
+    from trajgym.trainers.credit import Credit
+
+    for cell in learning.cells.cells(1):
+        options = learning.cells.options(cell, tmp_path, updates=3, output_dir=tmp_path, resume=False)
+        config = load_config(options)
+        Credit(config)
+        assert (config.gamma, config.learning_rate, config.seed) == (cell.gamma, cell.rate, 0)
+    for name in learning.cells.SETTINGS:
+        setting = learning.cells.SETTINGS[name]
+        assert setting.model in learning.models.STUDENTS
+        make(setting.env, **setting.env_kwargs).close()
+
+
+def test_the_rate_with_the_largest_area_is_taken(learning: SimpleNamespace) -> None:
+    seed = learning.cells.SEARCH_SEED
+    results = [
+        result([10, 20], [0.1, 0.2], seed=seed, rate=1e-3),
+        result([10, 20], [0.3, 0.4], seed=seed, rate=4e-3),
+        result([10, 20], [0.9, 0.9], seed=0, rate=2e-3),
+        result([10, 20], [0.2, 0.2], seed=seed, rate=2e-3, method="rebn"),
+    ]
+    assert learning.report.best_rates(results) == {"long-trajectory": 4e-3, "long-rebn": 2e-3}
+
+
+def test_the_report_shows_what_is_there_and_names_what_is_missing(learning: SimpleNamespace, tmp_path: Path) -> None:
+    results = [result([10, 20, 30, 40], [0.5, 0.9, 0.9, 0.9], method="return_to_go", seed=s) for s in range(2)]
+    results += [result([20, 40, 60, 80], [0.5, 0.9, 0.9, 0.9], seed=s) for s in range(2)]
+    text = learning.report.table(results, 2)
+    row = next(line for line in text.splitlines() if "return_to_go |" in line)
+    assert "30 [30, 30] (2/2)" in row
+    assert "`trajectory` with the sparse reward needs 2.00 [2.00, 2.00] times the turns" in text
+    assert "long-ppo-dense-g0.9: 2" in text
+    assert "long-trajectory-sparse-g1:" not in text
+    learning.report.figure(results, tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("student", ["arithmetic", "detour"])
+def test_a_demonstrator_without_haste_is_the_expert(learning: SimpleNamespace, student: str) -> None:
+    from trajgym.envs.make import make
+    from trajgym.rollout import EnvPool, Episode, collect
+
+    recipe = learning.models.STUDENTS[student]
+    shares = {}
+    for haste in (0.0, 0.5):
+        with EnvPool(lambda: make(recipe.env, **recipe.env_kwargs, reward="sparse"), threads=1) as pool:
+            played = collect(recipe.demonstrator(haste), pool, [Episode(i, i) for i in range(40)], deterministic=True)
+        shares[haste] = sum(t.total_reward == 1.0 for t in played) / len(played)
+    assert shares[0.0] == 1.0
+    assert 0.0 < shares[0.5] < 0.7
+
+
+def test_a_run_leaves_a_result_and_goes_on_where_it_was(
+    learning: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lesson = learning.models.Lesson(16, (1, 1))
+    student = learning.models.Student(
+        "Detour-v0", learning.demonstrators.Walking, (lesson,), {"system": ""}, width=32, layers=1
+    )
+    model = learning.models.prepare("detour", tmp_path / "models", student=student)
+    assert learning.models.prepare("detour", tmp_path / "models") == model, "it is made once"
+
+    monkeypatch.setitem(learning.cells.SHARED, "groups_per_update", 2)
+    (cell,) = learning.cells.cells(1, ["detour-return_to_go-dense-g1-s0"])
+    path = learning.runs.run_cell(cell, tmp_path, budget=40, part=1)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    turns = [row["env_steps"] for row in found["curve"]]
+    assert len(turns) > 1, "a second part was needed"
+    assert turns[-1] >= 40 > turns[-2]
+    assert not (tmp_path / "runs" / cell.name).exists()
+    written = path.stat().st_mtime_ns
+    assert learning.runs.run_cell(cell, tmp_path).stat().st_mtime_ns == written, "what is done is not done again"
+    assert learning.runs.load_results(tmp_path) == [found]
+
+    # Killed after the first part, a run ends as the other did.
+    again = tmp_path / "again"
+    (again / "models").mkdir(parents=True)
+    (again / "models" / "detour").symlink_to(model)
+    from trajgym.trainers.config import load_config
+    from trajgym.trainers.grpo import train
+
+    copy = again / "models" / "detour"
+    options = learning.cells.options(cell, copy, updates=1, output_dir=again / "runs", resume=False)
+    train(load_config(options))
+    rest = json.loads(learning.runs.run_cell(cell, again, budget=40, part=5).read_text(encoding="utf-8"))
+    assert [row["env_steps"] for row in rest["curve"]] == turns
+    assert [row["success"] for row in rest["curve"]] == [row["success"] for row in found["curve"]]

@@ -1,0 +1,151 @@
+"""Playing an update's episodes: each group on one rank, everything exchanged, and values of states for vine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from trajgym.policies.llm import LLMPolicy
+from trajgym.rollout import EnvPool, collect, derive_seed
+from trajgym.rollout_states import State
+from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.groups import usable_groups
+from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.ranks import Ranks
+from trajgym.trainers.schedule import TaskSchedule
+from trajgym.trainers.stopwatch import Stopwatch
+from trajgym.trainers.vine import state_values
+from trajgym.types import Group, Trajectory
+
+__all__ = ["Played", "Player"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """An update's episodes; the same on every rank.
+
+    Args:
+        trajectories: All of them, also those of rounds that taught nothing.
+        groups: What to learn from.
+        values: For vine, V(s_0) … V(s_T) of the trajectory with that seed.
+        extra_steps: Turns played to know them.
+    """
+
+    trajectories: list[Trajectory]
+    groups: list[Group]
+    values: dict[int, list[float]]
+    extra_steps: int
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one rank has played, by group."""
+
+    groups: list[list[Trajectory]]
+    values: dict[int, list[float]]
+    extra_steps: int
+
+
+class Player:
+    """Plays what the schedule deals.
+
+    Args:
+        policy: Who acts.
+        pool: Where.
+        schedule: Deals tasks to updates.
+        config: All options.
+        ranks: Who shares the work.
+        watch: Measures where the time goes.
+    """
+
+    def __init__(
+        self,
+        policy: LLMPolicy,
+        pool: EnvPool,
+        schedule: TaskSchedule,
+        config: GRPOConfig,
+        *,
+        ranks: Ranks,
+        watch: Stopwatch,
+    ) -> None:
+        self._policy, self._pool, self._schedule, self._config = policy, pool, schedule, config
+        self._ranks, self._watch = ranks, watch
+
+    def play(self, update: int, interrupt: Interrupt, has_signal: Callable[[Group], bool]) -> Played:
+        """Play an update's episodes.
+
+        With ``dynamic_sampling`` on, go on with further tasks until enough groups have a signal.
+
+        Args:
+            update: Counted from 0.
+            interrupt: Asked between turns.
+            has_signal: Whether a group's rewards credit any turn with anything.
+
+        Source: dynamic sampling, DAPO, arXiv 2503.14476.
+        """
+        config = self._config
+        alone = config.algorithm == "ppo" or config.estimator == "vine" or config.baseline == "none"
+        played: list[Trajectory] = []
+        usable: list[Group] = []
+        telling: list[Group] = []
+        values: dict[int, list[float]] = {}
+        extra = 0
+        for round in range(config.dynamic_sampling + 1):
+            shares = self._ranks.together(partial(self._round, update, round, interrupt))
+            self._policy.sampler.reset()  # the cache's memory is free for the update
+            trajectories = [t for group in self._ranks.merged([share.groups for share in shares]) for t in group]
+            played += trajectories
+            for share in shares:
+                values |= share.values
+                extra += share.extra_steps
+            fresh = usable_groups(
+                trajectories,
+                config.num_generations,
+                drop_truncated=config.truncated == "drop",
+                least=1 if alone else 2,
+            )
+            usable += fresh
+            if config.dynamic_sampling:
+                telling += filter(has_signal, fresh)
+                if len(telling) >= config.groups_per_update:
+                    break
+        return Played(played, (telling or usable)[: config.groups_per_update], values, extra)
+
+    def _round(self, update: int, round: int, interrupt: Interrupt) -> _Share:
+        """Play this rank's groups."""
+        config, size = self._config, self._config.num_generations
+        states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
+        episodes = self._schedule.episodes(update, round)
+        mine = self._ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)])
+        trajectories = collect(
+            self._policy,
+            self._pool,
+            [episode for group in mine for episode in group],
+            deterministic=config.deterministic,
+            on_tick=interrupt.check,
+            states=states,
+            watch=self._watch,
+        )
+        values: dict[int, list[float]] = {}
+        extra = 0
+        if states is not None:
+            found = state_values(
+                self._policy,
+                self._pool,
+                trajectories,
+                states,
+                rollouts=config.vine_rollouts,
+                gamma=config.gamma,
+                seed=derive_seed(config.seed, "vine", update, round),
+                deterministic=config.deterministic,
+                on_tick=interrupt.check,
+            )
+            extra = found.env_steps
+            values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}
+            trajectories = [  # one with a state of which nothing is known cannot be credited
+                dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}") if t.valid and i in found.lost else t
+                for i, t in enumerate(trajectories)
+            ]
+        return _Share([trajectories[i : i + size] for i in range(0, len(trajectories), size)], values, extra)
