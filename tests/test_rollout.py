@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Sequence
@@ -218,3 +219,29 @@ def test_slow_environments_run_beside_each_other() -> None:
     with EnvPool(lambda: Meeting([Task("t", "Meet.", "")]), threads=4) as pool:
         found = collect(Chatter(), pool, [Episode(s, 0) for s in range(4)], deterministic=True)
     assert [t.total_reward for t in found] == [1.0] * 4
+
+
+def test_wrappers_see_a_turn_that_a_budget_cuts() -> None:
+    class Scaled(gymnasium.RewardWrapper[str, str]):
+        def reward(self, reward: Any) -> float:
+            return 100.0 * float(reward) - 7.0
+
+    class Hasty(ExpertPolicy):
+        """Runs out of tokens in its second turn."""
+
+        def poll(self) -> list[tuple[int, Action]]:
+            written = super().poll()
+            ends = [i == 1 and a.text.startswith("####") for i, a in written]
+            return [
+                (i, dataclasses.replace(a, finish="turn_tokens") if end else a)
+                for (i, a), end in zip(written, ends, strict=True)
+            ]
+
+    def wrapped() -> gymnasium.Env[str, str]:
+        return Scaled(arithmetic(reward="dense", difficulty=1))
+
+    with EnvPool(wrapped) as pool:
+        whole, cut = collect(Hasty(), pool, [Episode(1, 0), Episode(1, 1)])
+    assert whole.rewards == pytest.approx([3.0, -7.0])
+    assert (cut.stop_reason, cut.steps[-1].truncated) == (StopReason.TURN_TOKENS, True)
+    assert cut.rewards == pytest.approx([3.0, -17.0])  # what was paid in advance is taken back, on the wrapper's scale

@@ -138,7 +138,7 @@ def bind(
             raise ConfigError(f"Estimator {name!r} has no option {option!r}.{close} It has: {known}.")
     bound = BoundEstimator(chosen, {"gamma": gamma, **options})
     # A wrong value is found before anything expensive begins.
-    bound([[0.0], [0.0]], states=[["start"], ["start"]], values=[[0.0, 0.0], [0.0, 0.0]])
+    bound([[0.0], [1.0]], states=[["start"], ["start"]], values=[[0.0, 0.0], [0.0, 0.0]])
     if not chosen.unbiased and not chosen.exact_at:
         warnings.warn(
             f"Estimator {name!r} is not known to follow the gradient of E[Σ γ^t r_t]; where the policy decides when to "

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeAlias
 
-from trajgym.errors import ConfigError, RewardError, UnknownNameError
+from trajgym.errors import ConfigError, RewardError, TrajgymError, UnknownNameError
 from trajgym.registry import Registry
 from trajgym.rewards.functions import is_finite
 
@@ -193,18 +193,33 @@ def _guarded(name: str, function: Callable[P, Advantages]) -> Callable[P, Advant
         if call.arguments.get("values") is not None:
             call.arguments["values"] = _checked_values(call.arguments["values"], lengths)
         try:
-            advantages = function(*call.args, **call.kwargs)
+            returned = function(*call.args, **call.kwargs)
+        except TrajgymError:
+            raise
         except OverflowError as error:
             raise RewardError(f"The rewards are too large for estimator {name!r}: {error}.") from error
-        if [len(row) for row in advantages] != lengths:
-            raise ConfigError(
-                f"Estimator {name!r} must return one number per turn: {lengths}, got {advantages!r:.200}."
-            )
-        if not all(is_finite(a) for row in advantages for a in row):
-            raise RewardError(f"Estimator {name!r} came to a number that is not finite; the rewards may be too large.")
-        return advantages
+        except Exception as error:
+            raise RewardError(
+                f"Estimator {name!r} failed: {type(error).__name__}: {error}. Rewards: {rewards!r:.200}"
+            ) from error
+        return _checked_advantages(name, returned, lengths)
 
     return guarded
+
+
+def _checked_advantages(name: str, returned: Any, lengths: Sequence[int]) -> Advantages:
+    try:
+        advantages = [list(row) for row in returned]  # also what can be gone through only once
+    except TypeError:
+        advantages = []
+    if [len(row) for row in advantages] != lengths:
+        raise ConfigError(f"Estimator {name!r} must return one number per turn: {lengths}, got {returned!r:.200}.")
+    for a in (a for row in advantages for a in row):
+        if not isinstance(a, (int, float)) and not hasattr(a, "__float__"):
+            raise ConfigError(f"Estimator {name!r} must return numbers, got {a!r:.200}.")
+        if not is_finite(float(a)):
+            raise RewardError(f"Estimator {name!r} came to a number that is not finite; the rewards may be too large.")
+    return [[float(a) for a in row] for row in advantages]
 
 
 def _checked_rewards(rewards: Any) -> list[list[float]]:

@@ -24,6 +24,7 @@ from trajgym.trainers.advantages_returns import returns
 __all__ = ["gigpo", "grpo_process", "mt_grpo", "rebn"]
 
 _EPSILON = 1e-6
+_ROUNDING = 1e-12
 
 
 @estimator("gigpo")
@@ -145,6 +146,8 @@ def _normalised(values: Sequence[float], norm: str) -> list[float]:
         return [0.0] * len(values)
     mean = math.fsum(values) / len(values)
     centred = [value - mean for value in values]
+    if max(map(abs, centred)) <= _ROUNDING * max(map(abs, values)):
+        return [0.0] * len(values)  # equal but for the last bits, which a tiny spread would blow up
     if norm == "none":
         return centred
     spread = math.sqrt(math.fsum(c * c for c in centred) / (len(values) - 1)) + _EPSILON

@@ -46,7 +46,9 @@ class GRPOConfig(BaseModel):
 
     # Length of the run
     updates: int | None = Field(None, ge=1, description="Optimiser rounds; give this or epochs.")
-    epochs: float | None = Field(None, gt=0, description="Passes over a finite data set; give this or updates.")
+    epochs: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Passes over a finite data set; give this or updates."
+    )
     max_samples: int | None = Field(None, ge=1, description="Train on the first so many tasks of a finite data set.")
     groups_per_update: int = Field(16, ge=1, description="Tasks per update.")
     num_generations: int = Field(8, ge=1, description="Trajectories per task (G).")
@@ -60,7 +62,9 @@ class GRPOConfig(BaseModel):
     slots: int = Field(64, ge=1, description="Episodes that are live at once.")
     max_turn_tokens: int = Field(256, ge=1, description="Most new tokens in one turn.")
     max_episode_tokens: int = Field(2048, ge=2, description="Most tokens of the whole dialogue, prompt included.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the trained policy is the tempered one.")
+    temperature: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Sampling temperature; the trained policy is the tempered one."
+    )
     env_threads: int = Field(16, ge=1, description="Environments that may step at the same time.")
     deterministic: bool = Field(
         True, description="Same seed, same bits: wait for all environments of a tick. False overlaps slow tools."
@@ -96,11 +100,11 @@ class GRPOConfig(BaseModel):
     overlong_buffer: int = Field(64, ge=1, description="Tokens before max_turn_tokens at which that begins.")
 
     # Loss
-    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    learning_rate: float = Field(1e-5, gt=0, le=10, description="Peak learning rate.")
     warmup_ratio: float = Field(0.0, ge=0, le=1, description="Share of optimiser steps with a rising rate.")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Rate after the warm-up.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's decoupled weight decay.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="AdamW's decoupled weight decay.")
+    max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=False, description="Gradients are scaled down to this norm.")
     importance: Literal["token", "turn", "trajectory"] = Field(
         "token", description="Over what the ratio π/π_old is averaged (geometric mean)."
     )
@@ -132,7 +136,7 @@ class GRPOConfig(BaseModel):
     gradient_checkpointing: bool = Field(False, description="Less memory for a slower backward pass.")
 
     # PPO's value model
-    value_learning_rate: float = Field(1e-4, gt=0, allow_inf_nan=False, description="Its peak learning rate.")
+    value_learning_rate: float = Field(1e-4, gt=0, le=10, description="Its peak learning rate.")
     value_clip: float = Field(0.2, gt=0, allow_inf_nan=False, description="Most that a value moves per batch.")
     value_epochs: int = Field(1, ge=1, description="Passes of the value model over one batch.")
     value_warmup: int = Field(0, ge=0, description="Updates in which the value model alone learns.")
@@ -210,12 +214,18 @@ class GRPOConfig(BaseModel):
             )
         if self.algorithm == "ppo" and self.estimator != "gae":
             raise ValueError(f"algorithm ppo takes the estimator gae, got {self.estimator!r}; grpo takes any other")
-        if self.algorithm == "grpo" and self.num_generations < 2 and self.baseline != "none":
-            raise ValueError(
-                f"num_generations ({self.num_generations}) must be at least 2: a trajectory is compared with others of "
-                "its group; baseline none compares with nothing"
-            )
-        penalties = self.overlong_penalty or self.truncation_penalty or self.kl_form == "k1_in_reward"
+        if self.num_generations < 2 and self.advantage_scale == "group_std":
+            raise ValueError(f"num_generations ({self.num_generations}) must be at least 2 to have a group_std")
+        for name in ("gamma", "baseline", "discount_weight"):
+            if name in self.estimator_options:
+                raise ValueError(f"estimator_options holds {name}, which is an option of its own")
+        if self.algorithm == "ppo" and self.baseline is not None:
+            raise ValueError(f"baseline ({self.baseline}) means nothing to ppo, whose baseline is the learned value")
+        if self.token_lam != 1 and self.value_levels != "bilevel":
+            raise ValueError("token_lam acts with value_levels: bilevel alone")
+        penalties = (
+            self.overlong_penalty or self.truncation_penalty or (self.kl_coef and self.kl_form == "k1_in_reward")
+        )
         if self.estimator == "vine" and penalties:
             raise ValueError(
                 "estimator vine values states by the environment's rewards; overlong_penalty, truncation_penalty and "

@@ -44,6 +44,8 @@ class Credit:
             discount_weight=config.discount_weight,
             **config.estimator_options,
         )
+        if config.num_generations == 1:  # an estimator that compares says so now
+            self._estimate([[0.0]], states=[["start"]], values=[[0.0, 0.0]])
         self._spread = EmaStd() if config.advantage_scale == "ema_std" else None
 
     @property

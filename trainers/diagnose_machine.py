@@ -54,7 +54,9 @@ def _padding(history: History, options: Options) -> Evidence | None:
     share = history.recent("efficiency/useful_token_share")
     if share is None or share >= 0.05:
         return None
-    return Evidence(f"Only {share:.0%} of the tokens that went through models had to; the rest is padding and repetition.")
+    return Evidence(
+        f"Only {share:.0%} of the tokens that went through models had to; the rest is padding and repetition."
+    )
 
 
 def _slowdown(history: History, options: Options) -> Evidence | None:

@@ -107,7 +107,11 @@ class GRPOTrainer:
             env = make(config.env, **arguments)
         self.pool = RewardPool(lambda: make(config.env, **arguments), plan, threads=config.env_threads)
         self.pool.give(env)
-        self.player = Player(self.policy, self.pool, self.schedule, config, ranks=self.ranks, watch=self.watch)
+        # gae has the group, or PPO's critic, to take values from.
+        values = "values" in self.crediting.needs and config.estimator != "gae"
+        self.player = Player(
+            self.policy, self.pool, self.schedule, config, values=values, ranks=self.ranks, watch=self.watch
+        )
         self.calls = ""  # how they are written, for people
         if isinstance(env.unwrapped, ToolEnv) and env.unwrapped.tools:
             chosen = env.unwrapped.protocol.name
@@ -291,6 +295,11 @@ class GRPOTrainer:
 
     def save(self) -> None:
         """Write a checkpoint of the current state, where this is the rank that writes."""
+        if not all(bool(torch.isfinite(p).all()) for p in self.learner.model.parameters()):
+            raise TrainingError(
+                f"After update {self.update} some weights are not finite numbers, so they are not saved. Lower "
+                "learning_rate and go on from the last checkpoint with --resume."
+            )
         if self.ranks.main:
             self.folder.save(self.update, self.learner.model, self.tokenizer, self.state_dict())
 

@@ -1,6 +1,9 @@
 """The KL against the reference policy: in the loss, or in the reward.
 
-Throughout, ``d = log π_ref − log π`` of a token that was sampled from π_old.
+Throughout, ``d = log π_ref − log π`` of a token that was sampled from π_old, and KL(π‖π_ref) is that of one token's
+distribution, at the prefixes that were sampled. The forms in the loss push each token towards the reference. A token
+also decides what the policy writes next, and how far *that* is from the reference; this only ``k1_in_reward`` counts:
+its objective is the return less β times the KL of whole trajectories (at γ = 1).
 
 =================  ============================  ==========================================================
 form               what the loss adds per token  its gradient, in expectation

@@ -86,11 +86,14 @@ def _success(trajectories: Sequence[Trajectory], paid: bool) -> float | None:
     return _mean([accuracy(t.steps[-1], t.task, t.steps[:-1]) for t in trajectories])
 
 
+_NOTHING = 1e-10  # what rounding leaves of equal rewards, also once it is divided by the least of spreads (1e-4)
+
+
 def no_signal(group: Sequence[Sequence[float | Sequence[float]]]) -> bool:
     """Whether a group's advantages, one per turn or per token of each turn, are all zero: then it teaches nothing."""
     turns = (a for row in group for a in row)
     numbers = (a for turn in turns for a in (turn if isinstance(turn, Sequence) else (turn,)))
-    return max(map(abs, numbers), default=0.0) <= 1e-12
+    return max(map(abs, numbers), default=0.0) <= _NOTHING
 
 
 def _mean(values: Sequence[float]) -> float:

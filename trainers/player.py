@@ -56,6 +56,7 @@ class Player:
         pool: Where.
         schedule: Deals tasks to updates.
         config: All options.
+        values: Whether to value every state by fresh rollouts.
         ranks: Who shares the work.
         watch: Measures where the time goes.
     """
@@ -67,11 +68,12 @@ class Player:
         schedule: TaskSchedule,
         config: GRPOConfig,
         *,
+        values: bool,
         ranks: Ranks,
         watch: Stopwatch,
     ) -> None:
         self._policy, self._pool, self._schedule, self._config = policy, pool, schedule, config
-        self._ranks, self._watch = ranks, watch
+        self._values, self._ranks, self._watch = values, ranks, watch
 
     def play(self, update: int, interrupt: Interrupt, has_signal: Callable[[Group], bool]) -> Played:
         """Play an update's episodes.
@@ -87,6 +89,7 @@ class Player:
         """
         config = self._config
         alone = config.algorithm == "ppo" or config.estimator == "vine" or config.baseline == "none"
+        alone = alone and config.advantage_scale != "group_std"  # one member has no spread
         played: list[Trajectory] = []
         usable: list[Group] = []
         telling: list[Group] = []
@@ -116,7 +119,7 @@ class Player:
     def _round(self, update: int, round: int, interrupt: Interrupt) -> _Share:
         """Play this rank's groups."""
         config, size = self._config, self._config.num_generations
-        states: dict[int, list[State]] | None = {} if config.estimator == "vine" else None
+        states: dict[int, list[State]] | None = {} if self._values else None
         episodes = self._schedule.episodes(update, round)
         mine = self._ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)])
         trajectories = collect(

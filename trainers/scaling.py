@@ -1,7 +1,7 @@
 """Scales: divide the advantages of a batch by a spread, so that the learning rate need not know the rewards' unit.
 
-A spread that is taken from the batch itself depends on the actions it scales, which bends the expected gradient a
-little; one that is taken from earlier batches only (:class:`EmaStd`) stretches it and nothing else.
+A spread that is taken from the batch itself depends on the actions it scales, which bends the expected gradient, in
+small groups by a lot; one that is taken from earlier batches only (:class:`EmaStd`) stretches it and nothing else.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         factories, environment_factory = _discounted(environment_factory, gamma)
         self.credit = _estimator(estimator, gamma, estimator_options or {}, has_states=bool(factories))
         functions = [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        if sum(isinstance(f, EpisodeReward) for f in functions) > 1:
+            raise ConfigError("reward_funcs holds more than one EpisodeReward, which would pay each step twice.")
         added = EpisodeReward(()) if factories and not any(isinstance(f, EpisodeReward) for f in functions) else None
         super().__init__(
             model,
@@ -171,6 +173,9 @@ def _refuse(args: GRPOConfig) -> None:
 
 def _estimator(name: str, gamma: float, options: Mapping[str, Any], *, has_states: bool) -> BoundEstimator:
     """Return the estimator, tried out with what it will get, before a model is loaded."""
+    for option in ("name", "gamma"):
+        if option in options:
+            raise ConfigError(f"estimator_options holds {option!r}, which is an argument of its own.")
     bound = bind(name, gamma=gamma, **options)
     if "states" in bound.needs and not has_states:
         raise ConfigError(

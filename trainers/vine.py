@@ -140,7 +140,7 @@ def _keys(index: int, trajectory: Trajectory, states: Sequence[State]) -> list[_
             "collect(..., states=...) filled while the trajectories were played, and all of these in their order."
         )
     task: Task = trajectory.task
-    return [("first", task.id), *((index, t) for t in range(1, turns))]
+    return [("first", task.id), *((trajectory.seed, index, t) for t in range(1, turns))]
 
 
 def _mean_return(episodes: Sequence[Trajectory], gamma: float) -> float | None:

@@ -276,7 +276,7 @@ class _Collector:
         # A budget cut the turn: it is no action of the environment's, and no call in it runs.
         reason = StopReason(action.finish)
         if live.env.has_wrapper_attr("cut"):  # one of ours, whose rubric may take back what it paid for nothing
-            self.busy[self.pool.submit(live.env.get_wrapper_attr("cut"), action.text, reason)] = index
+            self.busy[self.pool.submit(_cut, live.env, action.text, reason)] = index
         else:
             live.steps.append(Step(action, Observation(), truncated=True, stop_reason=reason))
             self._finish(index)
@@ -335,6 +335,19 @@ def _close(env: gymnasium.Env[str, str]) -> None:
         env.close()
     except Exception:
         _log.warning("An environment failed to close", exc_info=True)
+
+
+def _cut(env: gymnasium.Env[str, str], text: str, reason: StopReason) -> Reply:
+    """Cut the episode short behind the wrappers' backs, for it is no step; what they make of rewards still holds."""
+    observation, reward, *rest = env.get_wrapper_attr("cut")(text, reason)
+    scalings = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.RewardWrapper):
+            scalings.append(env.reward)
+        env = env.env
+    for scaled in reversed(scalings):
+        reward = scaled(reward)
+    return observation, reward, *rest
 
 
 def _planned(plan: Episode) -> Task:

@@ -297,3 +297,39 @@ def test_packages_bring_estimators_and_plain_functions() -> None:
 def test_unknown_names_say_what_there_is() -> None:
     with pytest.raises(UnknownNameError, match=r"Did you mean 'grpo_process'.*Add one with"):
         ESTIMATORS["grpo_proces"]
+
+
+def test_estimators_that_misbehave_are_named() -> None:
+    def spread_of_none(rewards: Any, *, gamma: float) -> Any:
+        return [[1.0 / (row[0] - row[0]) for _ in row] for row in rewards]
+
+    kinds: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
+        "divides": (spread_of_none, RewardError, "'divides' failed: ZeroDivisionError"),
+        "forgets": (lambda rewards, *, gamma: None, ConfigError, "'forgets' must return one number per turn"),
+        "flattens": (lambda rewards, *, gamma: [0.0, 0.0], ConfigError, "'flattens' must return one number per turn"),
+        "writes": (
+            lambda rewards, *, gamma: [["x"] * len(r) for r in rewards],
+            ConfigError,
+            "'writes' must return num",
+        ),
+        "turns": (
+            lambda rewards, *, gamma: [[1j] * len(r) for r in rewards],
+            ConfigError,
+            "'turns' must return numbers",
+        ),
+    }
+    for name, (function, kind, message) in kinds.items():
+        try:
+            estimator(name)(function)
+            with pytest.raises(kind, match=message):
+                ESTIMATORS[name]([[0.0], [1.0, 2.0]], gamma=1.0)
+        finally:
+            ESTIMATORS._items.pop(name, None)  # type: ignore[attr-defined]
+
+
+def test_what_can_be_gone_through_once_is_kept() -> None:
+    try:
+        estimator("once")(lambda rewards, *, gamma: (iter(row) for row in rewards))
+        assert ESTIMATORS["once"]([[0.0], [1.0, 2.0]], gamma=1.0) == [[0.0], [1.0, 2.0]]
+    finally:
+        ESTIMATORS._items.pop("once", None)  # type: ignore[attr-defined]

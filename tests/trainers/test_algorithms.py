@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trajgym.errors import RewardError
+from trajgym.envs.base import ToolEnv
+from trajgym.errors import RewardError, TrainingError
 from trajgym.rollout import EnvPool
 from trajgym.trainers.advantages import ESTIMATORS, BiasWarning, estimator
 from trajgym.trainers.config import load_config
+from trajgym.trainers.efficiency import PARTS
 from trajgym.trainers.grpo import GRPOTrainer, train
 from trajgym.trainers.interrupt import Interrupt
 
@@ -229,3 +231,84 @@ def test_groups_that_are_all_equal_are_counted_and_harmless(identity_options: di
     assert [m["no_signal_share"] for m in metrics(folder)] == [1.0, 1.0]
     start = load_file(Path(identity_options["model"]) / "model.safetensors")
     assert all(torch.equal(v, start[k]) for k, v in weights(folder).items())
+
+
+@pytest.mark.parametrize("options", [{"algorithm": "ppo"}, {"estimator": "vine"}, {"baseline": "none"}])
+def test_a_group_that_faults_leave_one_of_has_no_spread(
+    identity_options: dict[str, Any], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ToolEnv.reset
+    calls = 0
+
+    def reset(self: ToolEnv, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError("gone")
+        return real(self, **kwargs)
+
+    monkeypatch.setattr(ToolEnv, "reset", reset)
+    folder = run(identity_options, **options, num_generations=2, advantage_scale="group_std", updates=1)
+    assert metrics(folder)[0]["groups"] == 3
+
+
+def test_values_are_for_whoever_asks(identity_options: dict[str, Any]) -> None:
+    seen = []
+
+    @estimator("asks", unbiased=True)
+    def asks(rewards: Any, *, gamma: float, values: Any = None) -> Any:
+        seen.append(values)
+        return [[r - v for r, v in zip(row, own, strict=False)] for row, own in zip(rewards, values, strict=True)]
+
+    try:
+        run(identity_options, estimator="asks", updates=1, vine_rollouts=1)
+        assert len(seen) == 1 + 4
+        assert all(len(row) == 2 and row[-1] == 0.0 for values in seen[1:] for row in values)
+    finally:
+        del ESTIMATORS._items["asks"]
+
+
+def test_weights_that_are_no_numbers_are_not_saved(identity_options: dict[str, Any]) -> None:
+    trainer = GRPOTrainer(load_config({**identity_options, "updates": 2, "save_every": 1}))
+    real = trainer.learn
+
+    def learn(*args: Any) -> Any:
+        found = real(*args)
+        if trainer.update == 1:
+            with torch.no_grad():
+                next(iter(trainer.learner.model.parameters())).fill_(float("inf"))
+        return found
+
+    trainer.learn = learn  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match="not saved"):
+        trainer.run()
+    assert [p.name for p in trainer.folder.complete()] == ["update-000001"]
+
+
+def test_a_kl_coefficient_that_follows_the_kl(identity_options: dict[str, Any]) -> None:
+    base = {"kl_coef": 0.05, "kl_control": "auto", "updates": 6, "save_every": 3}
+    folder = run(identity_options, **base, name="auto")
+    lines = metrics(folder)
+    assert lines[0]["kl_coef"] == 0.05
+    assert lines[1]["kl_coef"] < 0.05  # the first update's KL is 0, below the band
+    assert all(0.01 < m["kl"] < 0.1 for m in lines[1:])
+    assert {m["kl_coef"] for m in lines[1:]} == {lines[1]["kl_coef"]}  # within the band it stays
+    run(identity_options, **{**base, "updates": 3}, name="cut")
+    resumed = run(identity_options, **base, name="cut", resume=True)
+    assert metrics(resumed) == lines
+    in_reward = run(identity_options, **base, kl_form="k1_in_reward", name="paid")
+    assert metrics(in_reward)[1]["kl_coef"] < 0.05
+
+
+def test_what_an_update_costs_is_in_the_log(
+    identity_options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(identity_options, kl_coef=0.05, minibatches=2)
+    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert 0 < line["efficiency/eta"] < 1
+    assert 0 < line["efficiency/useful_token_share"] <= 1
+    assert 0 < line["efficiency/mfu"] < 1
+    assert line["memory/peak"] > 0
+    parts = sum(line.get(f"time/{part}", 0.0) for part in PARTS)
+    assert 0.5 * line["time/update"] < parts <= line["time/update"]
+    assert "policy + reference = 2 models" in capsys.readouterr().out

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
 from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.trainers.advantages import ESTIMATORS, BiasWarning, estimator
 from trajgym.trainers.config import load_config
 from trajgym.trainers.credit import Credit, turn_rewards, turn_tokens
+from trajgym.trainers.metrics import no_signal
 from trajgym.types import Action, Group, Observation, Step, StopReason, Task, TokenStream, ToolCall, Trajectory
 
 
@@ -122,6 +125,16 @@ def test_a_spread_of_earlier_updates_survives_a_resume() -> None:
         ({"estimator": "gae", "estimator_options": {"lam": 7.0}}, ConfigError, "lam"),
         ({"algorithm": "ppo", "estimator": "trajectory"}, ConfigError, "gae"),
         ({"num_generations": 1}, ConfigError, "num_generations"),
+        ({"num_generations": 1, "estimator": "vine", "advantage_scale": "group_std"}, ConfigError, "group_std"),
+        ({"estimator_options": {"gamma": 0.5}}, ConfigError, "gamma"),
+        ({"estimator_options": {"baseline": "none"}}, ConfigError, "baseline"),
+        ({"algorithm": "ppo", "baseline": "loo"}, ConfigError, "baseline"),
+        ({"token_lam": 0.5}, ConfigError, "bilevel"),
+        ({"learning_rate": float("inf")}, ConfigError, "learning_rate"),
+        ({"learning_rate": 1e38}, ConfigError, "learning_rate"),
+        ({"temperature": float("nan")}, ConfigError, "temperature"),
+        ({"updates": None, "epochs": float("inf")}, ConfigError, "epochs"),
+        ({"kl_control": "auto", "kl_coef": 0.0}, ConfigError, "kl_control"),
         ({"kl_form": "k1"}, ConfigError, "expected gradient"),
         ({"importance": "sequence"}, ConfigError, "same credit"),
         ({"objective": "cispo", "cispo_cap": 0.5}, ConfigError, "cispo_cap"),
@@ -139,6 +152,31 @@ def test_combinations_that_mean_nothing_say_why(
 ) -> None:
     with pytest.raises(error, match=message):
         credit(**options)
+
+
+def test_equal_rewards_are_no_signal_to_any_estimator() -> None:
+    for name in sorted(set(ESTIMATORS) - {"vine"}):  # which is asked with values alone
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiasWarning)
+            look = credit(estimator=name)
+        for reward in (0.1, 0.7, -1 / 3):
+            assert not look.has_signal(group(*[member(reward)] * 7)), name
+        assert look.has_signal(group(member(0.1), member(0.2))), name
+    scaled = credit(advantage_scale="group_std")([group(*[member(0.7)] * 7)])
+    assert all(map(no_signal, scaled))
+
+
+def test_one_trajectory_is_enough_for_estimators_that_compare_nobody() -> None:
+    @estimator("centred_here", unbiased=True)
+    def centred(rewards: Any, *, gamma: float, centre: float = 0.5) -> Any:
+        return [[sum(row[t:]) - centre for t in range(len(row))] for row in rewards]
+
+    try:
+        assert credit(estimator="centred_here", num_generations=1)([group(member(1.0))]) == [[[0.5]]]
+    finally:
+        del ESTIMATORS._items["centred_here"]
+    values = [[[0.25, 0.0]]]
+    assert credit(estimator="vine", num_generations=1)([group(member(1.0))], values=values) == [[[0.75]]]
 
 
 def test_ppo_needs_no_mention_of_its_estimator() -> None:

@@ -59,7 +59,8 @@ def test_a_healthy_run_is_left_alone() -> None:
             "update": i, "reward": 0.2 + i / 100 + 0.03 * (-1) ** i, "success": 0.2 + i / 100, "kl": 0.0008 * i,
             "entropy": 0.6 - i / 200, "grad_norm": 0.4, "no_signal_share": 0.3, "fault_share": 0.0, "loss": 0.01,
             "calls": 1.5, "tool_error_share": 0.05, "unreadable_share": 0.02, "tokens_per_trajectory": 100.0 + i / 2,
-            "truncated_share": 0.05, "time/tokens_per_second": 1000.0, "learning_rate": 1e-5, "efficiency/useful_token_share": 0.6,
+            "truncated_share": 0.05, "time/tokens_per_second": 1000.0, "learning_rate": 1e-5,
+            "efficiency/useful_token_share": 0.6,
         }
         for i in range(1, 61)
     ]  # fmt: skip

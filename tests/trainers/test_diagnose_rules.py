@@ -36,6 +36,9 @@ def noisy(level: float, count: int, size: float = 0.05) -> list[float]:
     return [level + size * (-1) ** i for i in range(count)]
 
 
+USEFUL = "efficiency/useful_token_share"
+
+
 @dataclass
 class Case:
     """What provokes a rule, what its evidence says, and what must not provoke it."""
@@ -96,7 +99,7 @@ CASES = [
     Case("faults", rows(1, fault_share=0.2, faults__ToolTimeout=4.0), ["20%", "ToolTimeout 4"],
          [rows(1, fault_share=0.05), rows(1)]),
     Case("sampler_gap", rows(3, sampler_gap=0.2), ["0.2 nats"], [rows(3, sampler_gap=0.04)]),
-    Case("padding", rows(3, useful_token_share=0.02), ["2%"], [rows(3, useful_token_share=0.12)]),
+    Case("padding", rows(3, **{USEFUL: 0.02}), ["2%"], [rows(3, **{USEFUL: 0.12})]),
     Case("slowdown", rows(9, time__tokens_per_second=[1000.0] * 5 + [400.0]), ["400", "1,000"],
          [rows(9, time__tokens_per_second=[1000.0] * 5 + [600.0])]),
     Case("loss_flat", rows(40, loss=noisy(2.0, 40)), ["2", "step 40"],

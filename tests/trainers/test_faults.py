@@ -198,10 +198,10 @@ def test_an_error_in_the_middle_of_an_outage_forgets_nothing(
     trainer = GRPOTrainer(load_config({**options, "name": "cut"}))
     real = trainer.credit
 
-    def fails(groups: Any) -> Any:
+    def fails(groups: Any, values: Any = None) -> Any:
         if trainer.update == 3:
             raise RewardError("the judge is gone")
-        return real(groups)
+        return real(groups, values)
 
     monkeypatch.setattr(trainer, "credit", fails)
     with pytest.raises(RewardError):

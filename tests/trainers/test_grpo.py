@@ -260,12 +260,6 @@ def test_recomputed_activations_change_nothing(identity_options: dict[str, Any],
         torch.testing.assert_close(a, b, msg=k)
 
 
-def test_several_processes_are_refused(identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="one process"):
-        train(load_config(identity_options))
-
-
 def test_ctrl_c_between_micro_batches_leaves_the_weights_of_the_last_update(
     identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,8 +140,9 @@ def check_same(two: Path, one: Path) -> None:
             "env": "TestTwice-v0",
         },
         {"algorithm": "ppo", "kl_form": "k1_in_reward", "kl_coef": 0.05, "groups_per_update": 3, "value_epochs": 2},
+        {"estimator": "vine", "vine_rollouts": 2, "env": "TestTwice-v0", "groups_per_update": 3, "dynamic_sampling": 0},
     ],
-    ids=["grpo", "ppo"],
+    ids=["grpo", "ppo", "vine"],
 )
 def test_two_ranks_train_what_one_would(
     launch: Callable[..., list[subprocess.Popen[str]]], identity_options: dict[str, Any], options: dict[str, Any]

@@ -241,3 +241,11 @@ def test_what_needs_one_advantage_is_refused(tmp_path: Path, args: dict[str, Any
 def test_estimators_are_tried_out_first(tmp_path: Path, kwargs: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         StepGRPOTrainer("no/model", args=options(tmp_path), **kwargs)
+
+
+def test_an_episode_is_paid_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="more than one EpisodeReward"):
+        make(StepGRPOTrainer, tmp_path, reward_funcs=[EpisodeReward([1]), EpisodeReward([2])])
+    for name in ("gamma", "name"):
+        with pytest.raises(ConfigError, match=f"holds '{name}'"):
+            make(StepGRPOTrainer, tmp_path, estimator_options={name: 1.0})

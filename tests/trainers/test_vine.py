@@ -126,8 +126,8 @@ Played = tuple[EnvPool, list[Trajectory], dict[int, list[State]]]
 
 @pytest.fixture(scope="module")
 def groups() -> Iterator[Played]:
-    """200 groups, each of a task of its own, so that nothing is common to two of them."""
-    count = 200
+    """300 groups, each of a task of its own, so that nothing is common to two of them."""
+    count = 300
     with EnvPool(lambda: make_env(count), threads=2) as pool:
         plans = [Episode(n, derive_seed("members", n, i), f"walk-{n}") for n in range(count) for i in range(MEMBERS)]
         states: dict[int, list[State]] = {}
