@@ -25,6 +25,7 @@ drawn. That changes no expectation, since the policy sees none of them beforehan
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -97,11 +98,16 @@ def state_values(
         raise ConfigError(f"rollouts must be a whole number of at least 1, got {rollouts!r}.")
     if not (isinstance(gamma, (int, float)) and 0.0 <= gamma <= 1.0):
         raise ConfigError(f"gamma must lie in [0, 1], got {gamma!r}.")
-    keys = {i: _keys(i, t, states.get(i, ())) for i, t in enumerate(trajectories) if t.valid}
+    seen: Counter[int] = Counter()
+    keys: dict[int, list[_Key]] = {}
+    for i, trajectory in enumerate(trajectories):
+        if trajectory.valid:
+            keys[i] = _keys(i, seen[trajectory.seed], trajectory, states.get(i, ()))
+        seen[trajectory.seed] += 1
     starts: dict[_Key, State] = {}
     for i, turns in keys.items():
-        for t, key in enumerate(turns):
-            starts.setdefault(key, states[i][t])
+        for turn, key in enumerate(turns):
+            starts.setdefault(key, states[i][turn])
     plans = [
         Episode(0, derive_seed(seed, "vine", *key, k), start=state)
         for key, state in starts.items()
@@ -131,8 +137,11 @@ def state_values(
     )
 
 
-def _keys(index: int, trajectory: Trajectory, states: Sequence[State]) -> list[_Key]:
-    """Name the states of a trajectory; those with one name are one state."""
+def _keys(index: int, twin: int, trajectory: Trajectory, states: Sequence[State]) -> list[_Key]:
+    """Name the states of a trajectory; those with one name are one state.
+
+    Names hold seeds and not places, so that a trajectory's states get the same draws whatever is played beside it.
+    """
     turns = len(trajectory.steps)
     if len(states) != turns:
         raise ConfigError(
@@ -140,7 +149,7 @@ def _keys(index: int, trajectory: Trajectory, states: Sequence[State]) -> list[_
             "collect(..., states=...) filled while the trajectories were played, and all of these in their order."
         )
     task: Task = trajectory.task
-    return [("first", task.id), *((trajectory.seed, index, t) for t in range(1, turns))]
+    return [("first", task.id), *((trajectory.seed, twin, t) for t in range(1, turns))]
 
 
 def _mean_return(episodes: Sequence[Trajectory], gamma: float) -> float | None:
