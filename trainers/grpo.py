@@ -91,7 +91,7 @@ class GRPOTrainer:
         self.device = pick_device(config.device)
         self.ranks = Ranks(cpu=self.device.type == "cpu", deadline=config.rank_deadline)
         if self.ranks.count > 1 and config.device == "auto":
-            self.device = self.ranks.accelerator.device
+            self.device = self.ranks.device
         model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.device)
         if config.use_lora:
             model = add_lora(

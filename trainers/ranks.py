@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedType, InitProcessGroupKwargs
+from accelerate import PartialState
 from torch import Tensor
 from torch import distributed as dist
 
@@ -47,25 +46,21 @@ class Ranks:
         self.deadline = deadline
         self.watch: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()  # measures "sync"
         wait = datetime.timedelta(seconds=deadline)
+        for kind in ("FSDP", "DEEPSPEED"):
+            if os.environ.get(f"ACCELERATE_USE_{kind}", "false").lower() == "true":
+                raise ConfigError(
+                    f"The launch asks for {kind}, but this trainer keeps whole weights on every rank. Launch it as "
+                    "MULTI_GPU or MULTI_CPU; LoRA (use_lora) and gradient_checkpointing save memory."
+                )
         try:
-            self.accelerator = Accelerator(
-                cpu=cpu,
-                device_placement=False,
-                mixed_precision="no",
-                kwargs_handlers=[InitProcessGroupKwargs(timeout=wait)],
-            )
+            state = PartialState(cpu=cpu, timeout=wait)
         except (RuntimeError, ValueError) as error:
             raise TrainingError(
                 f"The {os.environ.get('WORLD_SIZE', '?')} processes of this launch do not find each other: {error}"
             ) from error
-        self.count: int = self.accelerator.num_processes
-        self.rank: int = self.accelerator.process_index
-        kind = self.accelerator.distributed_type
-        if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
-            raise ConfigError(
-                f"The launch asks for {kind.value}, but this trainer keeps whole weights on every rank. Launch it as "
-                "MULTI_GPU or MULTI_CPU; LoRA (use_lora) and gradient_checkpointing save memory."
-            )
+        self.count: int = state.num_processes
+        self.rank: int = state.process_index
+        self.device: torch.device = state.device
         # Objects travel over gloo, also beside GPUs: it alone can say who is missing.
         self._group = dist.new_group(backend="gloo", timeout=wait) if self.count > 1 else None
 

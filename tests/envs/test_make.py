@@ -24,7 +24,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_ours_are_listed_in_order() -> None:
-    assert ids() == ["Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "GSM8K-v0", "GSM8KTool-v0"]
+    assert ids() == ["Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "Detour-v0", "GSM8K-v0", "GSM8KTool-v0"]
     assert "CartPole-v1" in gymnasium.registry
 
 
@@ -66,7 +66,8 @@ def test_other_packages_environments_work_too(package: Any) -> None:
 )
 def test_no_such_id(env_id: Any) -> None:
     with pytest.raises(
-        UnknownNameError, match="Known: 'Arithmetic-v0', 'ArithmeticTool-v0', 'CodeTool-v0', 'GSM8K-v0', 'GSM8KTool-v0'"
+        UnknownNameError,
+        match="Known: 'Arithmetic-v0', 'ArithmeticTool-v0', 'CodeTool-v0', 'Detour-v0', 'GSM8K-v0', 'GSM8KTool-v0'",
     ):
         make(env_id)
 

@@ -98,8 +98,9 @@ def test_a_right_answer_is_right_whatever_else_it_paid() -> None:
 
 def test_a_reward_without_accuracy_cannot_be_evaluated() -> None:
     for reward in ("dense", {"accuracy": (accuracy, 0.0)}):
+        options: dict[str, Any] = {"reward": reward, "tools": ["calculator"]}
         with pytest.raises(ConfigError, match=r"'accuracy', but ToolEnv pays for .*'sparse' or 'hybrid'"):
-            evaluate(Even(), lambda reward=reward: environment(reward=reward), TASKS)  # type: ignore[misc]
+            evaluate(Even(), lambda options=options: environment(**options), TASKS)  # type: ignore[misc]
     with pytest.raises(ConfigError, match="no named terms"):
         evaluate(Even(), lambda: gymnasium.make("CartPole-v1"), TASKS)
 

@@ -69,11 +69,11 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long(name: str) -> None:
     # The guard is far above what a bounded comparison takes (some milliseconds) and far below one that is not.
-    started = time.perf_counter()
+    started = time.process_time()
     assert not equal_expressions(HOSTILE[name], "x+1")
     assert not equal_expressions(HOSTILE[name], "3")
     equal_expressions(HOSTILE[name], HOSTILE[name])
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_many_pairs_of_formulas_that_are_the_same_are_not_all_worked_out() -> None:
@@ -81,7 +81,7 @@ def test_many_pairs_of_formulas_that_are_the_same_are_not_all_worked_out() -> No
         ",".join(f"a^{{m+n}} + {i} - {i}" for i in range(1, 20)),
         ",".join(f"a^m a^n + {i} - {i}" for i in range(1, 20)),
     )
-    started = time.perf_counter()
+    started = time.process_time()
     assert not equal_expressions(*many)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert equal_expressions("a^{m+n}, 2^m", "2^m, a^m a^n")

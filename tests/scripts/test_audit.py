@@ -204,7 +204,8 @@ def test_what_the_reward_is_like(width: int, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_reward_that_pays_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("Arithmetic-v0", "--reward", "dense", "--tasks", "5", "--exploits", "short") == 1
+    calls = json.dumps({"reward": {"tool_success": 0.1}})  # and there are no tools
+    assert run("Arithmetic-v0", "--env-kwargs", calls, "--tasks", "5", "--exploits", "short") == 1
     out = capsys.readouterr().out
     assert "Warning: No group has two different returns: there is nothing to learn from." in out
     assert "Finding: nobody earns anything.\n  By wrong_answer.\n" in out

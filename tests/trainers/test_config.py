@@ -61,7 +61,7 @@ def test_unknown_options_on_the_command_line(capsys: pytest.CaptureFixture[str])
     [
         ({"gama": 1}, "Did you mean 'gamma'"),
         ({"gamma": 1.5}, "gamma: .* got 1.5"),
-        ({"num_generations": 1}, "num_generations: .* got 1"),
+        ({"num_generations": 0}, "num_generations: .* got 0"),
         ({"temperature": 0}, "temperature"),
         ({"clip_range": 1.0}, "clip_range"),
         ({"kl_form": "k1"}, "kl_form"),

@@ -1,0 +1,58 @@
+"""Which method of credit learns from how many turns: success and return against the turns that were played.
+
+    python benchmarks/learning.py --search          # learning rates, on seeds of their own
+    python benchmarks/learning.py                   # the sweep; kill it and start it again as you like
+    python benchmarks/learning.py --report          # table and figure of what is there
+
+Every cell (setting × method × reward × discount × seed) is one run of the trainer and leaves one JSON file in the
+output folder; the models they begin with are made first and kept. All turns of all episodes count, those of failed
+ones too. Success is that of the training episodes themselves: new problems, sampled at temperature 1, graded by their
+final answer whatever the reward pays.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from learning_cells import SETTINGS, cells, search_cells
+from learning_report import best_rates, figure, table
+from learning_runs import load_results, prepare_models, run_all
+
+__all__ = ["main"]
+
+OUTPUT = Path(__file__).resolve().parents[1] / ".cache" / "benchmarks" / "learning"
+
+
+def main(
+    output: Annotated[Path, tyro.conf.arg(help="Folder of models, results and report.")] = OUTPUT,
+    cells_: Annotated[tuple[str, ...], tyro.conf.arg(name="cells", help="Which, by name: 'long-*-sparse-*'.")] = ("*",),
+    seeds: Annotated[int, tyro.conf.arg(help="Runs of each kind.")] = 5,
+    jobs: Annotated[int, tyro.conf.arg(help="Runs at the same time, one core each.")] = 2,
+    search: Annotated[bool, tyro.conf.arg(help="Look for learning rates instead; one seed is enough.")] = False,
+    report: Annotated[bool, tyro.conf.arg(help="Only write table and figure.")] = False,
+) -> int:
+    """Run what is missing, then report."""
+    output = output.resolve()
+    failed: list[str] = []
+    if not report:
+        rates = best_rates(load_results(output))
+        chosen = search_cells(seeds, cells_) if search else cells(seeds, cells_, rates)
+        prepare_models(sorted({SETTINGS[cell.setting].model for cell in chosen}), output)
+        failed = run_all(chosen, output, jobs)
+    results = load_results(output)
+    (output / "rates.json").write_text(json.dumps(best_rates(results), indent=1) + "\n", encoding="utf-8")
+    text = table(results, seeds)
+    (output / "report.md").write_text(text, encoding="utf-8")
+    figure(results, output / "report.png")
+    print(text)
+    for line in failed:
+        print(line, file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(tyro.cli(main))

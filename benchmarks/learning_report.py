@@ -1,0 +1,221 @@
+"""What the learning benchmark found: a Markdown table and a figure from the results that are there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from learning_cells import DISCOUNTS, METHODS, RATES, REWARDS, SEARCH_SEED, SETTINGS
+from rounds import Array, Estimate, estimate
+
+__all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
+
+_SMOOTH = 8  # updates (128 episodes) whose mean success has to reach the target
+_LAST = 16  # updates at the end of a run that its final figures are the mean of
+_GRID = 60  # points of the figure's curves
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one run comes to.
+
+    Args:
+        steps: Turns played until the mean success of eight updates in a row reached the target; the whole budget
+            where it never did.
+        reached: Whether it did.
+        area: Mean success over the budget of turns.
+        success: Share of right answers in the last updates.
+        earned: Mean return of the last updates, under the run's own reward and discount.
+    """
+
+    steps: float
+    reached: bool
+    area: float
+    success: float
+    earned: float
+
+
+def summarise(result: Mapping[str, Any]) -> Summary:
+    """Boil a result down to a few figures.
+
+    Args:
+        result: As :func:`learning_runs.run_cell` writes it.
+    """
+    target, budget = SETTINGS[result["setting"]].target, float(result["budget"])
+    turns, success = _column(result, "env_steps"), _column(result, "success")
+    smooth = np.convolve(success, np.ones(_SMOOTH) / _SMOOTH, mode="valid") if len(success) >= _SMOOTH else success[:0]
+    hits = np.flatnonzero(smooth >= target)
+    steps = float(turns[hits[0] + _SMOOTH - 1]) if len(hits) else budget
+    # An update's success is that of the turns it played, so the curve is a staircase.
+    starts = np.concatenate([[0.0], turns[:-1]])
+    widths = np.clip(np.minimum(turns, budget) - starts, 0.0, None)
+    return Summary(
+        steps=min(steps, budget),
+        reached=bool(len(hits)) and steps <= budget,
+        area=float((success * widths).sum() / widths.sum()),
+        success=float(success[-_LAST:].mean()),
+        earned=float(_column(result, "return")[-_LAST:].mean()),
+    )
+
+
+def best_rates(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the learning rate with the largest mean area for each setting and method, by ``"setting-method"``.
+
+    Args:
+        results: All that are there; those of the search are used.
+    """
+    areas: dict[str, dict[float, list[float]]] = {}
+    for result in results:
+        if result["seed"] >= SEARCH_SEED:
+            key = f"{result['setting']}-{result['method']}"
+            areas.setdefault(key, {}).setdefault(result["rate"], []).append(summarise(result).area)
+    return {key: max(found, key=lambda rate: float(np.mean(found[rate]))) for key, found in areas.items()}
+
+
+def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
+    """Return a Markdown table per setting, and how the per-step methods compare with the terminal reward's.
+
+    Args:
+        results: All that are there; kinds of runs without any are listed as missing.
+        seeds: How many runs there should be of each kind.
+    """
+    lines = [
+        "Turns to the target: mean over seeds, a run that never reached it counted with its whole budget; in "
+        "brackets how many reached it. 95 % bootstrap intervals over seeds.",
+    ]
+    missing = []
+    for setting, about in SETTINGS.items():
+        lines += ["", f"### {about.title}: target {about.target:.0%} within {about.budget:,} turns", ""]
+        lines += ["| reward | γ | method | seeds | rate | turns to target | area | final success | final return |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        for reward, gamma, method in itertools.product(REWARDS, DISCOUNTS, METHODS):
+            found = _of(results, setting, method, reward, gamma)
+            if len(found) < seeds:
+                missing.append(f"{setting}-{method}-{reward}-g{gamma:g}: {seeds - len(found)}")
+            if found:
+                lines.append(_row(found, reward, gamma, method))
+        lines += ["", *_goal(results, setting)]
+    if missing:
+        lines += ["", f"Missing runs: {'; '.join(missing)}."]
+    rates = best_rates(results)
+    if rates:
+        tried = ", ".join(f"{rate:g}" for rate in RATES)
+        lines += ["", f"Learning rates were chosen from {tried} on other seeds, by area: {rates}."]
+    return "\n".join(lines) + "\n"
+
+
+def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
+    """Draw success against turns: a row for each setting and discount, a column for each reward.
+
+    Args:
+        results: All that are there; an empty panel says so.
+        target: The picture, ``.png`` or ``.svg``.
+    """
+    from matplotlib.figure import Figure
+
+    rows = list(itertools.product(SETTINGS, DISCOUNTS))
+    canvas = Figure(figsize=(4.2 * len(REWARDS), 2.7 * len(rows)), layout="constrained")
+    axes = canvas.subplots(len(rows), len(REWARDS), sharey=True)
+    for (setting, gamma), line in zip(rows, axes, strict=True):
+        about = SETTINGS[setting]
+        for reward, axis in zip(REWARDS, line, strict=True):
+            axis.set_title(f"{setting}, {reward}, γ = {gamma:g}", fontsize=9)
+            axis.axhline(about.target, color="grey", linewidth=0.6, linestyle=":")
+            axis.set_ylim(0, 1)
+            axis.set_xlim(0, about.budget)
+            drawn = [
+                _draw(axis, found, method)
+                for method in METHODS
+                if (found := _of(results, setting, method, reward, gamma))
+            ]
+            if not drawn:
+                axis.text(0.5, 0.5, "not run yet", transform=axis.transAxes, ha="center", color="grey")
+        line[0].set_ylabel("success")
+    for axis in axes[-1]:
+        axis.set_xlabel("turns played")
+    handles = {h.get_label(): h for axis in axes.flat for h in axis.get_lines() if h.get_label() in METHODS}
+    if handles:
+        canvas.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(METHODS), fontsize=8)
+    canvas.savefig(target, dpi=110)
+
+
+def _row(found: Sequence[Mapping[str, Any]], reward: str, gamma: float, method: str) -> str:
+    runs = [summarise(result) for result in found]
+    cells = [
+        f"{_shown([run.steps for run in runs], ',.0f')} ({sum(run.reached for run in runs)}/{len(runs)})",
+        _shown([run.area for run in runs], ".2f"),
+        _shown([run.success for run in runs], ".2f"),
+        _shown([run.earned for run in runs], ".2f"),
+    ]
+    rates = "/".join(f"{rate:g}" for rate in sorted({result["rate"] for result in found}))
+    return f"| {reward} | {gamma:g} | {method} | {len(runs)} | {rates} | {' | '.join(cells)} |"
+
+
+def _goal(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]:
+    """Compare return_to_go with trajectory-level GRPO, on the terminal reward and on the same one, seed by seed."""
+    lines = []
+    for gamma, reward in itertools.product(DISCOUNTS, REWARDS):
+        ours = _steps(_of(results, setting, "return_to_go", reward, gamma))
+        for paid in dict.fromkeys(("sparse", reward)):
+            theirs = _steps(_of(results, setting, "trajectory", paid, gamma))
+            both = sorted(ours.keys() & theirs.keys())
+            if both:
+                ratio = estimate(_ratio, [theirs[s] for s in both], [ours[s] for s in both])
+                lines.append(
+                    f"- γ = {gamma:g}: `trajectory` with the {paid} reward needs {_interval(ratio, '.2f')} times the "
+                    f"turns of `return_to_go` with the {reward} one ({len(both)} seeds)."
+                )
+    return lines
+
+
+def _steps(found: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    return {result["seed"]: summarise(result).steps for result in found}
+
+
+def _ratio(slow: Array, fast: Array) -> Array:
+    return np.asarray(slow.mean(axis=-1) / fast.mean(axis=-1))
+
+
+def _mean(samples: Array) -> Array:
+    return np.asarray(samples.mean(axis=-1))
+
+
+def _shown(values: Sequence[float], form: str) -> str:
+    return _interval(estimate(_mean, values), form)
+
+
+def _interval(found: Estimate, form: str) -> str:
+    return f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]"
+
+
+def _draw(axis: Any, found: Sequence[Mapping[str, Any]], method: str) -> None:
+    """Draw the mean of some runs and the interval of that mean."""
+    grid = np.linspace(0, SETTINGS[found[0]["setting"]].budget, _GRID)
+    curves = []
+    for result in found:
+        turns, success = _column(result, "env_steps"), _column(result, "success")
+        curves.append(success[np.minimum(np.searchsorted(turns, grid), len(turns) - 1)])
+    bands = [estimate(_mean, column) for column in np.stack(curves).T.tolist()]
+    (line,) = axis.plot(
+        grid, [b.value for b in bands], label=method, color=f"C{list(METHODS).index(method)}", linewidth=1.2
+    )
+    axis.fill_between(
+        grid, [b.low for b in bands], [b.high for b in bands], color=line.get_color(), alpha=0.15, linewidth=0
+    )
+
+
+def _of(
+    results: Sequence[Mapping[str, Any]], setting: str, method: str, reward: str, gamma: float
+) -> list[Mapping[str, Any]]:
+    wanted = (setting, method, reward, gamma)
+    return [
+        r for r in results if (r["setting"], r["method"], r["reward"], r["gamma"]) == wanted and r["seed"] < SEARCH_SEED
+    ]
+
+
+def _column(result: Mapping[str, Any], name: str) -> Array:
+    return np.array([row[name] for row in result["curve"]], dtype=np.float64)
