@@ -198,7 +198,12 @@ def _draw(axis: Any, found: Sequence[Mapping[str, Any]], method: str) -> None:
     curves = []
     for result in found:
         turns, success = _column(result, "env_steps"), _column(result, "success")
-        curves.append(success[np.minimum(np.searchsorted(turns, grid), len(turns) - 1)])
+        # The mean of the latest updates, as the target is judged by; at the beginning there are fewer.
+        sums = np.cumsum(np.concatenate([[0.0], success]))
+        ends = np.arange(1, len(success) + 1)
+        starts = np.maximum(0, ends - _SMOOTH)
+        smooth = (sums[ends] - sums[starts]) / (ends - starts)
+        curves.append(smooth[np.minimum(np.searchsorted(turns, grid), len(turns) - 1)])
     bands = [estimate(_mean, column) for column in np.stack(curves).T.tolist()]
     (line,) = axis.plot(
         grid, [b.value for b in bands], label=method, color=f"C{list(METHODS).index(method)}", linewidth=1.2

@@ -6,7 +6,7 @@ and 0 for any other:
 ==================  ====================================================================================================
 ``sparse``          ``acc`` at the end
 ``dense``           0.1 for each step with a new successful call, at most as many as the task needs; taken back at the
-                    end unless the answer is right. Without tools it pays nothing
+                    end unless the answer is right. Environments without tools take ``sparse`` instead
 ``hybrid``          ``sparse`` and 0.1 for the same steps, which here are kept
 ``shaped``          ``sparse`` and 0.5 times the potential-based progress through the task's intermediate values
 ``tool_use``        ``sparse``, 0.1 for each use of a result, at most as many as the task needs and taken back like
