@@ -61,9 +61,8 @@ def _level(history: History, name: str) -> str:
 
 def _format_name(history: History) -> str | None:
     """Return the metric that says how often the form is kept."""
-    if history.now("format_share") is not None:
-        return "format_share"
-    return next((name for name in history.names("reward/") if "format" in name), None)
+    paid = next((name for name in history.names("reward/") if "format" in name), None)
+    return paid or ("format_share" if history.now("format_share") is not None else None)
 
 
 def _format_lost(history: History, options: Options) -> Evidence | None:

@@ -112,8 +112,8 @@ MACHINE: tuple[Rule, ...] = (
     Rule(
         "padding",
         Severity.NOTE,
-        "less than 5 % of the computed tokens are the policy's",
-        "Prompts and observations are long, or trajectories of very different length share a forward pass.",
+        "less than 5 % of the tokens that went through models had to",
+        "Each member of a group computes the same long prompt, or trajectories of very different length share a pass.",
         "Lower `microbatch_tokens`, so that fewer of different length are padded together; shorten the prompt.",
         _padding,
         (SMALLER_MICROBATCH,),

@@ -148,7 +148,8 @@ def test_a_value_model_that_cannot_learn(found: Any) -> None:
 
 
 def test_a_long_prompt_is_overhead(found: Any) -> None:
-    rules = found(env_kwargs={"system": "0123" * 12}, max_episode_tokens=63, max_turn_tokens=2, updates=4)
+    many = {"num_generations": 64, "groups_per_update": 1, "slots": 4}  # who all have the same prompt before them
+    rules = found(env_kwargs={"system": "0123" * 12}, max_episode_tokens=63, max_turn_tokens=2, updates=4, **many)
     assert "padding" in rules
 
 
