@@ -327,8 +327,11 @@ def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()
         return config
     loose = _without_bounds()
     given = tyro.cli(loose, args=list(args), default=loose(**dict(config)), prog="trajgym train RECIPE")
+    chosen = dict(given)
+    if chosen["algorithm"] == "ppo" and not any(arg.split("=")[0] == "--estimator" for arg in args):
+        del chosen["estimator"]  # the recipe's is one for grpo
     try:
-        return GRPOConfig(**dict(given))
+        return GRPOConfig(**chosen)
     except ValidationError as error:
         raise ConfigError(_plain(error, "the command line")) from error
 

@@ -112,3 +112,9 @@ def test_files(tmp_path: Path) -> None:
 
 def test_every_option_is_documented() -> None:
     assert all(field.description for field in GRPOConfig.model_fields.values())
+
+
+def test_ppo_from_the_command_line_needs_no_mention_of_its_estimator() -> None:
+    assert load_config("quickstart", ["--algorithm", "ppo"]).estimator == "gae"
+    with pytest.raises(ConfigError, match="takes the estimator gae"):
+        load_config("quickstart", ["--algorithm", "ppo", "--estimator", "trajectory"])
