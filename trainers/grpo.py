@@ -48,7 +48,7 @@ from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.schedule import TaskSchedule
-from trajgym.trainers.writers import make_writers
+from trajgym.trainers.writers import check_writers, make_writers
 from trajgym.types import Group, Trajectory
 
 __all__ = ["GRPOTrainer", "train"]
@@ -83,6 +83,7 @@ class GRPOTrainer:
 
     def __init__(self, config: GRPOConfig, *, name: str = "run") -> None:
         self.config = config
+        check_writers(config.monitors)
         self.crediting = Credit(config)
         env = make(config.env, **config.env_arguments)
         self.schedule = TaskSchedule(env, config)

@@ -24,7 +24,7 @@ import yaml
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 
-__all__ = ["WRITERS", "Writer", "make_writers", "offline_line", "prefixed"]
+__all__ = ["WRITERS", "Writer", "check_writers", "make_writers", "offline_line", "prefixed"]
 
 _PROJECT = "trajgym"
 _LOG_MODEL = ("false", "end", "checkpoint")
@@ -60,10 +60,20 @@ def make_writers(names: Sequence[str], run: RunFolder, *, first: int = 0) -> lis
         ConfigError: When a package is missing, naming the command that installs it, or a service cannot be used.
         StorageError: When the run folder cannot be written.
     """
+    check_writers(names)
+    return [WRITERS[name](run, first) for name in dict.fromkeys(names)]
+
+
+def check_writers(names: Sequence[str]) -> None:
+    """Refuse names that mean nothing or whose package is missing, before a run has written anything.
+
+    Raises:
+        UnknownNameError, ConfigError: As :func:`make_writers`.
+    """
     for name in names:
         if name not in WRITERS:
             raise UnknownNameError("monitor", name, WRITERS)
-    return [WRITERS[name](run, first) for name in dict.fromkeys(names)]
+        _load("torch.utils.tensorboard" if name == "tensorboard" else name, name, name)
 
 
 def prefixed(metrics: Mapping[str, Any]) -> dict[str, float]:

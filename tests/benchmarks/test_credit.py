@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from trajgym.trainers.advantages import ESTIMATORS
+from trajgym.trainers.advantages import ESTIMATORS, scale
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
@@ -72,3 +73,14 @@ def test_the_table_of_the_page_knows_every_estimator() -> None:
     for name, entry in ESTIMATORS.items():
         (row,) = re.findall(rf"^\| `{name}` \|.*\| (.*?) \|$", PAGE.split("### Measured")[0], flags=re.MULTILINE)[-1:]
         assert row.startswith("yes" if entry.unbiased else "at λ = 1" if entry.exact_at else "no")
+
+
+def test_the_page_says_how_far_a_spread_of_the_group_bends_the_gradient(credit: ModuleType) -> None:
+    trajectories = credit.paths(credit.STOP_OR_GO, 1.0)
+
+    def scaled(rewards: Any, **_: Any) -> Any:
+        return scale([ESTIMATORS["return_to_go"](rewards, gamma=1.0)], "group_std", groups_rewards=[rewards])[0]
+
+    ratio = credit.moments(trajectories, 4, scaled).mean / credit.true_gradient(trajectories, 1.0)
+    (said,) = re.findall(r"`group_std` with groups of four makes the ratios\s+([\d.]+), ([\d.]+), ([\d.]+)\.", PAGE)
+    assert [f"{r:.2f}" for r in ratio] == list(said)

@@ -331,12 +331,19 @@ def _one_group(trainer: GRPOTrainer) -> tuple[Any, Any, Any]:
         ({"estimator": "trajectory", "baseline": "step"}, UnknownNameError, "baseline"),
         ({"estimator": "trajectory", "discount_weight": "dropped"}, ConfigError, "no option 'discount_weight'"),
         ({"device": "cuda:7"}, ConfigError, "device"),
+        ({"monitors": ("tensorbord",)}, UnknownNameError, "Did you mean 'tensorboard'"),
+        ({"monitors": ("trackio",)}, ConfigError, "pip install trackio"),
         ({"use_lora": True, "lora_targets": ["nothing"]}, ConfigError, "q_proj"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_written(
-    identity_options: dict[str, Any], options: dict[str, Any], error: type[Exception], message: str
+    identity_options: dict[str, Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)  # as where it is not installed
     with pytest.raises(error, match=message):
         train(load_config({**identity_options, **options}))
     assert not Path(identity_options["output_dir"]).exists()

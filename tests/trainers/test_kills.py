@@ -89,7 +89,8 @@ def test_kills_at_random_moments_leave_no_trace(identity_options: dict[str, Any]
                 time.sleep(0.002)
             time.sleep(rng.uniform(0.0, 0.2))
             process.send_signal(signal.SIGKILL)
-            process.communicate()
+            output = process.communicate()[0]
+            assert process.returncode == -signal.SIGKILL, output  # it had not ended by itself
             kills += 1
             continue
         output = process.communicate()[0]
