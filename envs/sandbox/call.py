@@ -20,9 +20,12 @@ from trajgym.errors import ConfigError
 if TYPE_CHECKING:
     from trajgym.envs.sandbox.session import Session
 
-__all__ = ["MAX_CODE", "Call", "check_code"]
+__all__ = ["MAX_CODE", "SHORT", "Call", "check_code"]
 
 MAX_CODE = 1_000_000  # characters
+SHORT = 0.001
+"""Seconds within which most calls end. Until then output waits, so that one descriptor is watched, not two; and so it
+does after each look at it, or a program that writes single bytes would cost the host as much as itself."""
 _CHUNK = 1 << 16
 
 # Processor seconds between two calls that are not work: waiting for the next request after a reply was sent.
@@ -67,6 +70,7 @@ class Call:
         self._output = bytearray()
         self._frame_limit = max_frame(session.limits.output)
         self._began = time.monotonic()
+        self._listen_from = self._began + SHORT
         self._cpu_began = self._cpu = 0.0
         self._began_running = False
         if session.dead is not None:
@@ -81,21 +85,22 @@ class Call:
         else:
             self._start(code)
 
-    def seconds_left(self) -> float:
-        """Return the least number of seconds after which a limit may be broken."""
-        limits = self.session.limits
-        wall = self._began + limits.wall_seconds - time.monotonic()
-        # One thread cannot use CPU time faster than time passes.
-        return max(min(wall, limits.cpu - (self._cpu - self._cpu_began)), 0.0) + 0.0005
+    def look_at(self) -> float:
+        """Return the time of the monotonic clock by which to pump again, and to ask again what to watch.
 
-    def interest(self, output: bool) -> dict[int, int]:
-        """Return the descriptors to watch and for what, as ``select.poll`` takes them.
-
-        Args:
-            output: Whether the call lasts long enough to watch its output.
+        It is the first at which a limit may be broken, or that of listening to the output again.
         """
+        limits = self.session.limits
+        now = time.monotonic()
+        # One thread cannot use CPU time faster than time passes.
+        left = min(self._began + limits.wall_seconds - now, limits.cpu - (self._cpu - self._cpu_began))
+        limit = now + max(left, 0.0) + 0.0005
+        return min(limit, self._listen_from) if self.output_open and self._listen_from > now else limit
+
+    def interest(self) -> dict[int, int]:
+        """Return the descriptors to watch and for what, as ``select.poll`` takes them."""
         found = {self.session.control.fileno(): select.POLLIN | (select.POLLOUT if self.unsent else 0)}
-        if output and self.output_open:
+        if self.output_open and self._listen_from <= time.monotonic():
             found[self.session.output] = select.POLLIN
         return found
 
@@ -183,7 +188,7 @@ class Call:
                 return reply
 
     def _drain(self) -> None:
-        """Take what was written, up to a little more than may be."""
+        """Take what was written, up to a little more than may be; more may come together before it is listened to."""
         while self.output_open and len(self._output) <= self.session.limits.output_bytes:
             try:
                 part = os.read(self.session.output, _CHUNK)
@@ -191,6 +196,9 @@ class Call:
                 return
             self._output += part
             self.output_open = bool(part)
+            self._listen_from = time.monotonic() + SHORT
+            if len(part) < _CHUNK:  # the pipe was emptied; what has come in since is for the next look
+                return
 
     def _answered(self, reply: Reply) -> Result:
         self.session.cpu_end = self._cpu

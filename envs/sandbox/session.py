@@ -19,13 +19,13 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from trajgym.envs.sandbox.call import Call, check_code
+from trajgym.envs.sandbox.call import SHORT, Call, check_code
 from trajgym.envs.sandbox.limits import MEBIBYTE, Limits
 from trajgym.envs.sandbox.link import Link
 from trajgym.envs.sandbox.reply import HELLO, frame
 from trajgym.envs.sandbox.results import IsolationUnavailable, Result
 from trajgym.envs.sandbox.scratch import remove_folder
-from trajgym.envs.sandbox.watch import SHORT, watch, watch_in_loop
+from trajgym.envs.sandbox.watch import watch, watch_in_loop
 
 __all__ = ["Session", "drive"]
 

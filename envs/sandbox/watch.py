@@ -1,6 +1,6 @@
 """Waiting for calls to end: in a poll loop for one or many, or in an event loop.
 
-A loop watches descriptors, and looks at the calls' clocks when the first limit may be broken.
+Either waits for the calls' descriptors, and for the time at which a call wants to be looked at without one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ import time
 
 from trajgym.envs.sandbox.call import Call
 
-__all__ = ["SHORT", "watch", "watch_in_loop"]
-
-SHORT = 0.001
-"""Seconds within which most calls end; until then their output waits, and one descriptor is watched, not two."""
+__all__ = ["watch", "watch_in_loop"]
 
 
 def watch(calls: list[Call]) -> None:
@@ -22,10 +19,11 @@ def watch(calls: list[Call]) -> None:
     poller = select.poll()
     owner: dict[int, Call] = {}
     watched: dict[Call, dict[int, int]] = {}
+    due: dict[Call, float] = {}
 
-    def update(call: Call, output: bool) -> None:
+    def update(call: Call) -> None:
         before = watched.get(call, {})
-        now = {} if call.result is not None else call.interest(output or len(before) > 1)
+        now = {} if call.result is not None else call.interest()
         for descriptor in before.keys() - now.keys():
             poller.unregister(descriptor)
             del owner[descriptor]
@@ -34,24 +32,20 @@ def watch(calls: list[Call]) -> None:
                 poller.register(descriptor, events)
                 owner[descriptor] = call
         if now:
-            watched[call] = now
+            watched[call], due[call] = now, call.look_at()
         else:
             watched.pop(call, None)
+            due.pop(call, None)
 
     for call in calls:
-        update(call, output=False)
-    look_at_clocks = time.monotonic() + SHORT
+        update(call)
     while watched:
-        for descriptor, _ in poller.poll(max(look_at_clocks - time.monotonic(), 0) * 1000):
-            if descriptor in owner:  # its call may have ended in this very round
-                call = owner[descriptor]
-                call.pump()
-                update(call, output=False)
-        if time.monotonic() >= look_at_clocks:
-            for call in list(watched):
-                call.pump()
-                update(call, output=True)
-            look_at_clocks = time.monotonic() + min((call.seconds_left() for call in watched), default=0.0)
+        wait = min(due.values()) - time.monotonic()
+        ready = {owner[descriptor] for descriptor, _ in poller.poll(max(wait, 0) * 1000)}
+        now = time.monotonic()
+        for call in ready | {call for call, time_due in due.items() if time_due <= now}:
+            call.pump()
+            update(call)
 
 
 async def watch_in_loop(call: Call) -> None:
@@ -59,7 +53,7 @@ async def watch_in_loop(call: Call) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     watched: dict[int, int] = {}
-    timer = loop.call_later(SHORT, lambda: look(late=True))
+    timer: asyncio.TimerHandle | None = None
 
     def update(now: dict[int, int]) -> None:
         for descriptor in watched.keys() - now.keys():
@@ -75,8 +69,7 @@ async def watch_in_loop(call: Call) -> None:
         watched.clear()
         watched.update(now)
 
-    def look(late: bool = False) -> None:
-        nonlocal timer
+    def look() -> None:
         try:
             call.pump()
         except BaseException as error:  # the loop would swallow it, and this call wait for ever
@@ -88,13 +81,19 @@ async def watch_in_loop(call: Call) -> None:
             if not ended.done():
                 ended.set_result(None)
             return
-        update(call.interest(late or len(watched) > 1))
-        if late:
-            timer = loop.call_later(call.seconds_left(), lambda: look(late=True))
+        wait()
+
+    def wait() -> None:
+        nonlocal timer
+        update(call.interest())
+        if timer is not None:
+            timer.cancel()
+        timer = loop.call_later(max(call.look_at() - time.monotonic(), 0.0), look)
 
     try:
-        update(call.interest(output=False))
+        wait()
         await ended
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         update({})
