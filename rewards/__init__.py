@@ -8,6 +8,8 @@ and 0 for any other:
 ``dense``           0.1 for each step with a new successful call, at most as many as the task needs; taken back at the
                     end unless the answer is right. Environments without tools take ``sparse`` instead
 ``hybrid``          ``sparse`` and 0.1 for the same steps, which here are kept
+``process``         ``sparse`` and 0.5 times the share of the task's intermediate values that calls have computed, paid
+                    as they are found and kept
 ``shaped``          ``sparse`` and 0.5 times the potential-based progress through the task's intermediate values
 ``tool_use``        ``sparse``, 0.1 for each use of a result, at most as many as the task needs and taken back like
                     those of ``dense``, −0.05 for each needless repeat of a call and −0.01 for each call, both down to
@@ -23,7 +25,7 @@ and 0 for any other:
 
 The terms that a mapping such as ``{"accuracy": 1.0, "call_cost": 0.01}`` can name, with a cap where they could be
 farmed: ``accuracy``, ``strict_accuracy``, ``format``, ``length_penalty``, ``step``, ``tool_success``, ``call_valid``,
-``call_ran``, ``result_used``, ``needless_repeat``, ``call_cost``, ``length_cost``, ``progress``.
+``call_ran``, ``milestone``, ``result_used``, ``needless_repeat``, ``call_cost``, ``length_cost``, ``progress``.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ from trajgym.rewards.tool_use import (
     call_cost,
     call_ran,
     call_valid,
+    milestone,
     needed_steps,
     needless_repeat,
     result_used,
@@ -103,6 +106,7 @@ __all__ = [
     "get_reward_function",
     "get_rubric",
     "grade",
+    "milestone",
     "needed_steps",
     "needless_repeat",
     "partial_credit",
@@ -128,6 +132,7 @@ register_term("step", StepBonus)
 register_term("tool_success", lambda: tool_success)
 register_term("call_valid", lambda: Capped(call_valid, most=needed_steps))
 register_term("call_ran", lambda: Capped(call_ran, most=needed_steps))
+register_term("milestone", lambda: milestone)
 register_term("result_used", lambda: Capped(result_used, most=needed_steps))
 register_term("needless_repeat", lambda least=-4.0: Capped(needless_repeat, least=least))
 register_term("call_cost", lambda least=-20.0: Capped(call_cost, least=least))
@@ -138,6 +143,7 @@ register_term("progress", lambda gamma=None: Shaped(progress, gamma, zero_when_t
 register_rubric("sparse", lambda: get_rubric({"accuracy": 1.0}))
 register_rubric("dense", lambda: Rubric({"tool_success": (Settled(tool_success), 0.1)}))
 register_rubric("hybrid", lambda: get_rubric({"accuracy": 1.0, "tool_success": 0.1}))
+register_rubric("process", lambda: get_rubric({"accuracy": 1.0, "milestone": 0.5}))
 register_rubric("shaped", lambda: get_rubric({"accuracy": 1.0, "progress": 0.5}))
 register_rubric(
     "tool_use",

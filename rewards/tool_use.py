@@ -15,7 +15,7 @@ from trajgym.errors import RewardError
 from trajgym.rewards.answer import read
 from trajgym.rewards.functions import RewardTerm, term
 from trajgym.rewards.lengths import CountTokens, check_unit, length
-from trajgym.rewards.milestones import all_numbers, numbers_in, one_number
+from trajgym.rewards.milestones import all_numbers, milestones, numbers_in, one_number
 from trajgym.rewards.terms import accuracy
 from trajgym.types import Step, Task, ToolCall, ToolResult
 
@@ -25,6 +25,7 @@ __all__ = [
     "call_cost",
     "call_ran",
     "call_valid",
+    "milestone",
     "needed_steps",
     "needless_repeat",
     "result_used",
@@ -98,6 +99,25 @@ def result_used(step: Step, task: Task, history: Sequence[Step]) -> float:
         said |= written_numbers(earlier)
         unused |= {v for v in map(_value, earlier.results) if v is not None and v not in said}
     return float(bool(unused & _used(step, task)))
+
+
+@term
+def milestone(step: Step, task: Task, history: Sequence[Step]) -> float:
+    """The share of the values on the task's way that calls of this turn were the first to compute, in [0, 1].
+
+    All of an episode's sum to at most 1. A value counts when it is the whole content of a result and the call did not
+    hold it already. Only an episode's first ``2n`` calls count where the way has n values, or trying out everything
+    would find them. Tasks without known intermediate values pay nothing; see :mod:`trajgym.rewards.milestones`.
+    """
+    wanted = milestones(task)
+    left = 2 * len(wanted)
+    reached: set[Fraction] = set()
+    for turn in (*history, step):
+        found = {v for r in turn.results[:left] if (v := _value(r)) is not None and v not in set(_numbers_of(r.call))}
+        left -= min(left, len(turn.results))
+        new = (found & wanted) - reached
+        reached |= new
+    return len(new) / len(wanted) if wanted else 0.0
 
 
 @term

@@ -35,6 +35,7 @@ WEIGHTS = {
     "sparse": {"accuracy": 1.0},
     "dense": {"tool_success": 0.1},
     "hybrid": {"accuracy": 1.0, "tool_success": 0.1},
+    "process": {"accuracy": 1.0, "milestone": 0.5},
     "shaped": {"accuracy": 1.0, "progress": 0.5},
     "tool_use": {"accuracy": 1.0, "needless_repeat": 0.05, "call_cost": 0.01, "result_used": 0.1},
     "accuracy": {"accuracy": 1.0},

@@ -17,6 +17,7 @@ from trajgym.rewards.tool_use import (
     call_cost,
     call_ran,
     call_valid,
+    milestone,
     needed_steps,
     needless_repeat,
     result_used,
@@ -53,6 +54,36 @@ def paid(term: RewardTerm, steps: list[Step], task: Task = ANY) -> list[float]:
 
 def of_difficulty(steps: int | None) -> Task:
     return Task("sum", "?", "72", difficulty=steps)
+
+
+# Values on the way.
+
+WAY = Task("way", "A box holds 48 clips, and half as many more; then 6 go.", "66", metadata={"steps": [24, 72, 66]})
+
+
+def test_each_value_on_the_way_is_paid_once() -> None:
+    steps = [turn(("48/2", "24")), turn(("48/2", "24")), turn(("48+24", "72"), ("72-6", "66")), turn(("1+1", "2"))]
+    assert paid(milestone, steps, WAY) == pytest.approx([1 / 3, 0, 2 / 3, 0])
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [("24", "24"), ("24*1", "24"), ("48/2", "!24"), ("48/2", "about 24"), ("48+1", "49")],
+    ids=["said", "said and passed through", "failed", "not the value alone", "off the way"],
+)
+def test_what_was_not_computed_is_no_milestone(pair: tuple[str, str]) -> None:
+    assert paid(milestone, [turn(pair)], WAY) == [0]
+
+
+def test_trying_everything_finds_nothing_more() -> None:
+    noise = [(f"{i}+100", str(i + 100)) for i in range(6)]
+    assert paid(milestone, [turn(*noise), turn(("48/2", "24"))], WAY) == [0, 0]
+    assert paid(milestone, [turn(*noise[:5], ("48/2", "24"), ("48+24", "72"))], WAY) == pytest.approx([1 / 3])
+    assert paid(milestone, [turn(*noise[:5]), turn(("48/2", "24"), ("48+24", "72"))], WAY) == pytest.approx([0, 1 / 3])
+
+
+def test_a_task_without_known_values_pays_no_milestone() -> None:
+    assert paid(milestone, [turn(("48/2", "24"))], ANY) == [0]
 
 
 # New successes.
