@@ -1,1 +1,1 @@
-"""Serving: a trained policy behind an address. Nothing lives here yet."""
+"""Serving: a trained model behind an address."""
