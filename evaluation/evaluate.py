@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -12,12 +12,16 @@ from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
 from trajgym.errors import ConfigError
 from trajgym.evaluation.measures import wilson
+from trajgym.evaluation.store import Played, Store
+from trajgym.evaluation.timing import Timed
 from trajgym.policies.base import Policy
 from trajgym.protocols import Protocol
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
 from trajgym.types import Task, Trajectory
 
 __all__ = ["Evaluation", "Share", "env_maker", "evaluate", "fit_arguments", "succeeded"]
+
+_ROUNDS_KEPT = 4  # what a kill may cost: so many times the policy's capacity in episodes
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,17 @@ class Share:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The trajectories of an evaluation, one per task, in the tasks' order."""
+    """The trajectories of an evaluation, in the tasks' order, the attempts at one task side by side.
+
+    Args:
+        trajectories: One for each attempt at each task.
+        attempts: How many there are at each task.
+        seconds: What the policy took for each, see :class:`trajgym.evaluation.timing.Timed`; never the same twice.
+    """
 
     trajectories: tuple[Trajectory, ...]
+    attempts: int = 1
+    seconds: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def success(self) -> Share:
@@ -86,8 +98,11 @@ def evaluate(
     *,
     seed: int = 0,
     threads: int = 16,
+    attempts: int = 1,
+    store: Store | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Play each task once.
+    """Play each task, once or several times.
 
     Args:
         policy: Who acts.
@@ -95,19 +110,54 @@ def evaluate(
         tasks: What to play.
         seed: Seeds the policy's draws and the environment's.
         threads: Environments that may step at the same time.
+        attempts: How often each task is played, with other draws each time.
+        store: Remembers episodes while they are played, and those played before are not played again.
+        on_progress: Called now and then with the number of finished episodes.
 
     Raises:
         ConfigError: When the rubric does not pay for ``accuracy``; every share would be 0. When the environment reads
-            calls in another protocol than the policy's own; :func:`env_maker` makes one that fits.
+            calls in another protocol than the policy's own; :func:`env_maker` makes one that fits. When there is to be
+            less than one attempt.
         TemplateError: When the policy cannot write the environment's calls.
+        DataError, StorageError: When the store cannot be read or written.
     """
-    episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "eval", i), t) for i, t in enumerate(tasks)]
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise ConfigError(f"attempts must be a whole number of at least 1, got {attempts!r}.")
+    # The first attempt has the seeds it has without others, so that more of them can be added later.
+    parts = [(i, *((j,) if j else ())) for i in range(len(tasks)) for j in range(attempts)]
+    episodes = [Episode(derive_seed(seed, "env", *p), derive_seed(seed, "eval", *p), tasks[p[0]]) for p in parts]
     with EnvPool(make_env, threads=threads) as pool:
         env = pool.take()
         pool.give(env)
         _check_rubric(env.unwrapped)
         _agreed(policy, env.unwrapped, named=True)
-        return Evaluation(tuple(collect(policy, pool, episodes, deterministic=True)))
+        played = _play(policy, pool, episodes, store, on_progress or (lambda done: None))
+    return Evaluation(tuple(p.trajectory for p in played), attempts, tuple(p.seconds for p in played))
+
+
+def _play(
+    policy: Policy, pool: EnvPool, episodes: Sequence[Episode], store: Store | None, on_progress: Callable[[int], None]
+) -> list[Played]:
+    """Play what the store does not hold, and hand it what was played, a few rounds at a time."""
+    known = [None if store is None else store.get(episode) for episode in episodes]
+    at_once = max(1, len(episodes)) if store is None else _ROUNDS_KEPT * policy.capacity
+    played: list[Played] = []
+    # The borders do not depend on what is known: a resumed evaluation forms the batches of an uninterrupted one.
+    for start in range(0, len(episodes), at_once):
+        part = range(start, min(start + at_once, len(episodes)))
+        missing = [episodes[i] for i in part if known[i] is None]
+        timed, before = Timed(policy), len(played) + len(part) - len(missing)
+
+        def on_tick(done: int, before: int = before) -> None:
+            on_progress(before + done)
+
+        found = collect(timed, pool, missing, deterministic=True, on_tick=on_tick) if missing else []
+        new = [Played(trajectory, timed.seconds.get(i, 0.0)) for i, trajectory in enumerate(found)]
+        if store is not None and new:
+            store.add(missing, new)
+        fresh = iter(new)
+        played += [next(fresh) if known[i] is None else known[i] for i in part]  # type: ignore[misc]
+    return played
 
 
 def env_maker(policy: Policy, env_id: str, **kwargs: Any) -> Callable[[], gymnasium.Env[str, str]]:

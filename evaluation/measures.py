@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from trajgym.errors import ConfigError
 
-__all__ = ["newcombe", "wilson"]
+__all__ = ["accuracy_at_k", "bootstrap", "mcnemar", "newcombe", "wilson"]
+
+_DRAWS = 5_000
 
 
 def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
@@ -57,3 +62,68 @@ def newcombe(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, fl
     low = math.hypot(p2 - l2, u1 - p1)
     high = math.hypot(u2 - p2, p1 - l1)
     return p2 - p1 - low, p2 - p1 + high
+
+
+def accuracy_at_k(attempts: int, right: int, k: int) -> float:
+    """Return the probability that at least one of ``k`` attempts is right, without bias: ``1 − C(n−c, k)/C(n, k)``.
+
+    Args:
+        attempts: How many were made, n.
+        right: How many of them were right, c.
+        k: How many somebody may make, from 1 to n.
+
+    Source: Chen et al., Evaluating Large Language Models Trained on Code, 2021, eq. 1.
+
+    >>> accuracy_at_k(4, 1, 1), accuracy_at_k(4, 1, 3), accuracy_at_k(4, 0, 4)
+    (0.25, 0.75, 0.0)
+    """
+    if not 0 <= right <= attempts:
+        raise ConfigError(f"right must lie between 0 and attempts, got {right} of {attempts}.")
+    if not 1 <= k <= attempts:
+        raise ConfigError(f"k must lie between 1 and the number of attempts, {attempts}, got {k}. Make more attempts.")
+    return 1.0 - math.comb(attempts - right, k) / math.comb(attempts, k)
+
+
+def bootstrap(values: Sequence[float], *, seed: int = 0, draws: int = _DRAWS) -> tuple[float, float]:
+    """Return a 95 % percentile interval of the mean, from samples with replacement.
+
+    Args:
+        values: One for each task, such as the difference of two models on it; for none the interval is (−∞, ∞).
+        seed: Decides the draws.
+        draws: How many samples are drawn.
+
+    Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 13.
+
+    >>> bootstrap([1.0, 1.0, 1.0])
+    (1.0, 1.0)
+    """
+    if not values:
+        return -math.inf, math.inf
+    given = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    at_once = max(1, 1_000_000 // len(given))  # bounds the memory of a large set
+    means = [
+        given[generator.integers(len(given), size=(min(at_once, draws - done), len(given)))].mean(axis=1)
+        for done in range(0, draws, at_once)
+    ]
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def mcnemar(better: int, worse: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test that two models are equally good on the same tasks.
+
+    Args:
+        better: Tasks that only the second model gets right.
+        worse: Tasks that only the first one gets right.
+
+    Source: Q. McNemar, Psychometrika 12 (1947); the exact form is the sign test.
+
+    >>> mcnemar(5, 5), mcnemar(9, 1) < 0.05
+    (1.0, True)
+    """
+    if better < 0 or worse < 0:
+        raise ConfigError(f"better and worse count tasks, got {better} and {worse}.")
+    total, few = better + worse, min(better, worse)
+    tail = sum(math.comb(total, i) for i in range(few + 1))
+    return float(min(1.0, 2 * tail / 2**total))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from itertools import pairwise
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.errors import ConfigError
-from trajgym.evaluation.measures import newcombe, wilson
+from trajgym.evaluation.measures import accuracy_at_k, bootstrap, mcnemar, newcombe, wilson
 
 Z2 = 1.959964**2
 counts = st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -88,3 +90,46 @@ def test_impossible_counts(count: tuple[int, int]) -> None:
         wilson(*count)
     with pytest.raises(ConfigError, match=f"got {count[0]} of {count[1]}"):
         newcombe((1, 2), count)
+
+
+def test_accuracy_at_k_is_unbiased() -> None:
+    """The mean over all ways to choose k of the attempts is the estimator itself."""
+    for attempts in range(1, 6):
+        for right in range(attempts + 1):
+            outcomes = [True] * right + [False] * (attempts - right)
+            for k in range(1, attempts + 1):
+                chosen = list(itertools.combinations(outcomes, k))
+                assert accuracy_at_k(attempts, right, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
+
+
+def test_accuracy_at_k_only_grows_with_k() -> None:
+    for right in range(9):
+        values = [accuracy_at_k(8, right, k) for k in range(1, 9)]
+        assert values == sorted(values)
+        assert values[0] == right / 8
+        assert values[-1] == float(right > 0)
+
+
+@pytest.mark.parametrize(("attempts", "right", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4)])
+def test_accuracy_at_k_refuses_what_cannot_be(attempts: int, right: int, k: int) -> None:
+    with pytest.raises(ConfigError, match="must lie between"):
+        accuracy_at_k(attempts, right, k)
+
+
+def test_the_bootstrap_agrees_with_the_normal_interval() -> None:
+    values = [float(i % 10 < 4) for i in range(1000)]
+    low, high = bootstrap(values)
+    assert low == pytest.approx(0.4 - 1.96 * math.sqrt(0.24 / 1000), abs=0.003)
+    assert high == pytest.approx(0.4 + 1.96 * math.sqrt(0.24 / 1000), abs=0.003)
+    assert bootstrap(values) == bootstrap(values) != bootstrap(values, seed=1)
+    assert bootstrap([0.5]) == (0.5, 0.5)
+    assert bootstrap([]) == (-math.inf, math.inf)
+
+
+def test_mcnemar_is_the_sign_test() -> None:
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(0, 5) == mcnemar(5, 0) == pytest.approx(2 / 32)
+    assert mcnemar(2, 8) == pytest.approx(2 * (1 + 10 + 45) / 1024)
+    assert mcnemar(900, 700) < 1e-6
+    with pytest.raises(ConfigError, match="count tasks"):
+        mcnemar(-1, 3)

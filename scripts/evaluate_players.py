@@ -1,0 +1,103 @@
+"""The models that `trajgym evaluate` can play with: weights, endpoints, and policies without a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trajgym.envs.make import make
+from trajgym.errors import ConfigError
+from trajgym.evaluation.store import folder_fingerprint
+from trajgym.policies import Policy, tiny_path
+
+__all__ = ["API", "SCRIPTED", "Player", "load"]
+
+SCRIPTED = ("expert", "random")
+API = "api:"
+"""In front of a model that an OpenAI-compatible endpoint serves: ``api:NAME`` or ``api:NAME@URL``."""
+
+_LONGEST_EPISODE = 2048  # tokens, where neither the user nor the model says less
+
+
+@dataclass(frozen=True)
+class Player:
+    """A model that is ready to play.
+
+    Args:
+        policy: Who acts.
+        settings: What decides its turns; part of the key of remembered episodes.
+    """
+
+    policy: Policy
+    settings: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, as a part of a file's name."""
+        key = str(self.settings.get("fingerprint", self.settings["model"]))[:40]
+        return "".join(c if c.isalnum() or c in "-_" else "-" for c in key)
+
+
+def load(model: str, options: argparse.Namespace, arguments: Mapping[str, Any]) -> Player:
+    """Make a policy of what ``--model`` names.
+
+    Args:
+        model: ``"tiny"``, a folder, a hub id, one of :data:`SCRIPTED`, or :data:`API` and a name.
+        options: Of the command line.
+        arguments: Of the environment.
+
+    Raises:
+        ConfigError: When there is no such model, or it cannot play under these options.
+    """
+    if model in SCRIPTED:
+        return Player(_scripted(model, options.env, arguments), {"model": model})
+    return _served(model, options) if model.startswith(API) else _weights(model, options)
+
+
+def _scripted(name: str, env_id: str, arguments: Mapping[str, Any]) -> Policy:
+    from trajgym.policies.scripted import ExpertPolicy, RandomPolicy
+
+    env: Any = make(env_id, **arguments).unwrapped
+    protocol = getattr(env, "protocol", "hermes")
+    return ExpertPolicy(protocol) if name == "expert" else RandomPolicy(protocol, getattr(env, "tools", {}))
+
+
+def _served(model: str, options: argparse.Namespace) -> Player:
+    name, _, url = model.removeprefix(API).partition("@")
+    if not name:
+        raise ConfigError(f"--model {model!r} names no model. Write api:NAME@http://127.0.0.1:8000/v1, for example.")
+    from trajgym.policies.api import APIPolicy
+
+    sampling = {"temperature": options.temperature, "max_turn_tokens": options.max_turn_tokens}
+    policy = APIPolicy(name, base_url=url or None, concurrency=options.slots, prices=options.price, **sampling)
+    return Player(policy, {"model": name, "url": url, **sampling})
+
+
+def _weights(model: str, options: argparse.Namespace) -> Player:
+    from trajgym.trainers.config import GRPOConfig
+    from trajgym.trainers.models import load_model, make_policy, pick_device
+
+    weights, tokenizer = load_model(model, dtype=options.dtype, device=pick_device(options.device))
+    most = min(_LONGEST_EPISODE, getattr(weights.config, "max_position_embeddings", None) or _LONGEST_EPISODE)
+    budget = {
+        "max_turn_tokens": options.max_turn_tokens,
+        "max_episode_tokens": options.max_episode_tokens or most,
+        "thinking": options.thinking,
+        "dtype": options.dtype,
+    }
+    config = GRPOConfig(updates=1, model=model, env=options.env, slots=options.slots, **budget)
+    # A run trains the policy that samples and so needs a temperature; an evaluation may as well be greedy.
+    config = config.model_copy(update={"temperature": options.temperature})
+    settings = {"model": model, "fingerprint": _fingerprint(model, weights), "temperature": options.temperature}
+    return Player(make_policy(weights, tokenizer, config), {**settings, **budget})
+
+
+def _fingerprint(model: str, weights: Any) -> str:
+    """Return what tells a model from another of the same name: its files, or its commit on the hub."""
+    folder = tiny_path() if model == "tiny" else Path(model).expanduser()
+    if folder.is_dir():
+        return folder_fingerprint(folder)
+    return f"{model}@{getattr(weights.config, '_commit_hash', None) or 'unknown'}"

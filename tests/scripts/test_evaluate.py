@@ -1,0 +1,119 @@
+"""The command, from models to files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trajgym.cli import main
+
+ARGS = ["evaluate", "--env", "ArithmeticTool-v0", "--limit", "6"]
+
+
+def run(folder: Path, *args: str) -> int:
+    return main([*ARGS, "--out", str(folder), *args])
+
+
+def report(folder: Path) -> dict[str, object]:
+    found = json.loads((folder / "report.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_models_are_compared_on_the_same_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("--model", "good=expert", "--model", "random", "--change", "distractor", "--forgetting", "Arithmetic-v0")
+    assert run(tmp_path, *args) == 0
+    printed = capsys.readouterr().out
+    assert "| accuracy | 100.0 %" in printed
+    assert "good → random: -" in printed
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert [r["name"] for r in found["results"]] == ["good", "random"]
+    assert found["results"][0]["measures"]["accuracy"]["value"] == 1.0
+    assert found["robustness"]["good"][0]["after"] == "distractor"
+    assert found["forgetting"][0]["before"] == "good"
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_model_of_the_embedded_kind(model_folder: Path, tmp_path: Path) -> None:
+    args = ("--model", str(model_folder), "--max-turn-tokens", "4", "--samples", "2", "--temperature", "1")
+    assert run(tmp_path, *args, "--price", "1,2") == 0
+    [found] = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert (found["tasks"], found["attempts"]) == (6, 2)
+    assert found["settings"]["fingerprint"]
+    assert found["measures"]["accuracy@2"]["count"] == 6
+    assert found["measures"]["cost"]["value"] > 0
+    assert found["measures"]["length_tokens"]["value"] <= 4 * 12
+
+
+def test_a_second_call_plays_nothing_again(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("--model", str(model_folder), "--max-turn-tokens", "4")
+    assert run(tmp_path, *args) == 0
+    first = report(tmp_path)
+    monkeypatch.setattr("trajgym.policies.hf.HFSampler.step", None)
+    assert run(tmp_path, *args) == 0
+    assert report(tmp_path) == first
+
+
+def test_tasks_and_changes_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "tasks.jsonl"
+    data.write_text('{"id": "a1", "question": "1 + 1?", "answer": 2}\n{"id": "b", "question": "2 + 2?", "answer": 4}\n')
+    (tmp_path / "changes_for_tests.py").write_text(
+        "import dataclasses\n"
+        "def polite(task):\n"
+        "    return dataclasses.replace(task, question='Please: ' + task.question) if task.id == 'b' else None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    args = ("--model", "random", "--data", str(data), "--change", "changes_for_tests:polite")
+    assert run(tmp_path / "out", *args) == 0
+    found = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["results"][0]["tasks"] == 2
+    assert (found["robustness"]["random"][0]["after"], found["robustness"]["random"][0]["tasks"]) == ("polite", 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--model", "expert", "--env", "Arithmetic-v9"), "Unknown environment 'Arithmetic-v9'"),
+        (("--model", "./missing"), "there is no folder ./missing"),
+        (("--model", "expert", "--split", "valid"), "Unknown split 'valid'"),
+        (("--model", "expert", "--limit", "0"), "limit must be a whole number"),
+        (("--model", "a=expert", "--model", "a=random"), "Two models are called 'a'"),
+        (("--model", "=expert"), "--model must be a model"),
+        (("--model", "api:"), "names no model"),
+        (("--model", "tiny", "--samples", "3"), "at temperature 0 are all alike"),
+        (("--model", "expert", "--samples", "0"), "--samples must be at least 1"),
+        (("--model", "expert", "--temperature", "-1"), "--temperature must be"),
+        (("--model", "expert", "--k", "2"), "Make more attempts"),
+        (("--model", "expert", "--change", "distracter"), "Did you mean 'distractor'?"),
+        (("--model", "expert", "--change", "nowhere:f"), "leads nowhere"),
+        (("--model", "expert", "--change", "json:__name__"), "must lead to a function"),
+        (("--model", "expert", "--data", "missing.jsonl"), "missing.jsonl cannot be read"),
+        (("--model", "expert", "--env-kwargs", '{"reward": "dense"}'), "pays for"),
+        (("--model", "expert", "--price=-1,2"), "finite number"),
+    ],
+)
+def test_wrong_use(args: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, *args) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_a_column_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"question": "1 + 1?"}\n')
+    assert run(tmp_path, "--model", "expert", "--data", str(tmp_path / "tasks.jsonl")) == 1
+    assert "line 1: the column 'answer' is missing" in capsys.readouterr().err
+
+
+def test_a_corrupt_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "played").mkdir()
+    (tmp_path / "played" / "expert.jsonl").write_text("nonsense\n")
+    assert run(tmp_path, "--model", "expert") == 1
+    assert "Delete it to play them again" in capsys.readouterr().err
+    assert run(tmp_path, "--model", "expert", "--fresh") == 0
+
+
+@pytest.mark.parametrize("args", [("--env-kwargs", "3"), ("--env-kwargs", "{"), ("--k", "a"), ("--price", "1")])
+def test_options_that_cannot_be_read(args: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(tmp_path, "--model", "expert", *args)
