@@ -182,7 +182,8 @@ class HFSampler(Sampler):
         """Sample one token in every stream that has a turn to write; return the turns that finished.
 
         Raises:
-            TrainingError: When the model's logits are not finite.
+            TrainingError: When the model's weights are not finite. Where its logits alone are not, the turn comes out
+                with log-probabilities that are NaN.
         """
         asked, self._asked = self._asked, []
         if not (self._live or asked):
@@ -273,8 +274,9 @@ class HFSampler(Sampler):
     def _finish(self, row: int, ids: list[int], logprobs: list[float]) -> SampledTurn:
         stream = self._at[row]
         assert stream is not None
-        if not all(map(math.isfinite, logprobs)):
-            raise TrainingError("The model's logits are not finite. Its weights may have diverged.")
+        finite = all(map(math.isfinite, logprobs))
+        if not finite and not all(bool(torch.isfinite(p).all()) for p in self._model.parameters()):
+            raise TrainingError("The model's logits are not finite, since its weights are not: they have diverged.")
         stream.cached += len(ids) - 1
         stream.pending = ids[-1:]
         stream.drawn += len(ids)

@@ -232,3 +232,47 @@ def test_exit_in_an_environment_ends_its_own_episode() -> None:
     with EnvPool(lambda: Flaky(SystemExit(3))) as pool:  # type: ignore[arg-type]
         found = collect(Chatter(), pool, [Episode(s, 0) for s in range(2)])
     assert [t.valid for t in found] == [True, False]
+
+
+class Doubtful(Chatter):
+    """Gives the second episode log-probabilities that are none."""
+
+    def poll(self) -> list[tuple[int, Action]]:
+        return [
+            (i, Action(a.text, (1, 2), (-1.0, float("nan") if i == 1 else -2.0), finish="turn_tokens"))
+            for i, a in super().poll()
+        ]
+
+
+def test_turns_made_of_no_probabilities_are_faults() -> None:
+    with EnvPool(lambda: Flaky(ValueError())) as pool:
+        found = collect(Doubtful(), pool, [Episode(0, 0), Episode(0, 1), Episode(0, 2)])
+    assert [t.valid for t in found] == [True, False, True]
+    assert found[1].fault == "SamplerFault: The logits of this turn were not finite."
+    assert (found[1].steps[-1].action.logprobs, found[1].stop_reason) == ((), StopReason.FAULT)
+
+
+class Broken(Chatter):
+    """Breaks down in its second turn of writing."""
+
+    def __init__(self, error: Exception, capacity: int) -> None:
+        super().__init__(capacity)
+        self._error, self._polls = error, 0
+
+    def poll(self) -> list[tuple[int, Action]]:
+        self._polls += 1
+        if self._polls == 2:
+            raise self._error
+        return super().poll()
+
+
+def test_a_policy_may_break_down_where_that_was_agreed() -> None:
+    plans = [Episode(2 * s, s) for s in range(5)]
+    with EnvPool(lambda: Flaky(ValueError())) as pool:
+        found = collect(Broken(OSError("engine"), 2), pool, plans, deterministic=True, policy_may_fail=True)
+        assert [t.fault for t in found] == ["OSError: engine"] * 2 + [None] * 3
+        assert [len(t.steps) for t in found] == [1, 1, 3, 3, 3]  # the turn that was lost is in nobody's hands
+        with pytest.raises(OSError, match="engine"):
+            collect(Broken(OSError("engine"), 2), pool, plans)
+        with pytest.raises(ConfigError, match="wrong"):
+            collect(Broken(ConfigError("wrong"), 2), pool, plans, policy_may_fail=True)

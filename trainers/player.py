@@ -31,12 +31,14 @@ class Played:
         groups: What to learn from.
         values: For vine, V(s_0) … V(s_T) of the trajectory with that seed.
         extra_steps: Turns played to know them.
+        extra_faults: Episodes played to know them that were lost; a state is worth the mean of the others.
     """
 
     trajectories: list[Trajectory]
     groups: list[Group]
     values: dict[int, list[float]]
     extra_steps: int
+    extra_faults: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class _Share:
     groups: list[list[Trajectory]]
     values: dict[int, list[float]]
     extra_steps: int
+    extra_faults: int
 
 
 class Player:
@@ -94,7 +97,7 @@ class Player:
         usable: list[Group] = []
         telling: list[Group] = []
         values: dict[int, list[float]] = {}
-        extra = 0
+        extra_steps = extra_faults = 0
         for round in range(config.dynamic_sampling + 1):
             shares = self._ranks.together(partial(self._round, update, round, interrupt))
             self._policy.sampler.reset()  # the cache's memory is free for the update
@@ -102,7 +105,8 @@ class Player:
             played += trajectories
             for share in shares:
                 values |= share.values
-                extra += share.extra_steps
+                extra_steps += share.extra_steps
+                extra_faults += share.extra_faults
             fresh = usable_groups(
                 trajectories,
                 config.num_generations,
@@ -114,7 +118,8 @@ class Player:
                 telling += filter(has_signal, fresh)
                 if len(telling) >= config.groups_per_update:
                     break
-        return Played(played, (telling or usable)[: config.groups_per_update], values, extra)
+        groups = (telling or usable)[: config.groups_per_update]
+        return Played(played, groups, values, extra_steps, extra_faults)
 
     def _round(self, update: int, round: int, interrupt: Interrupt) -> _Share:
         """Play this rank's groups."""
@@ -130,9 +135,11 @@ class Player:
             on_tick=interrupt.check,
             states=states,
             watch=self._watch,
+            group_size=size,
+            policy_may_fail=True,  # a fault of the engine costs its episodes; if it lasts, fault_limit ends the run
         )
         values: dict[int, list[float]] = {}
-        extra = 0
+        extra_steps = extra_faults = 0
         if states is not None:
             found = state_values(
                 self._policy,
@@ -145,10 +152,11 @@ class Player:
                 deterministic=config.deterministic,
                 on_tick=interrupt.check,
             )
-            extra = found.env_steps
+            extra_steps, extra_faults = found.env_steps, found.faults
             values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}
             trajectories = [  # one with a state of which nothing is known cannot be credited
                 dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}") if t.valid and i in found.lost else t
                 for i, t in enumerate(trajectories)
             ]
-        return _Share([trajectories[i : i + size] for i in range(0, len(trajectories), size)], values, extra)
+        groups = [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
+        return _Share(groups, values, extra_steps, extra_faults)

@@ -45,10 +45,11 @@ class RewardPool(EnvPool):
         make_env: Makes one environment.
         plan: From :func:`reward_plan`; ``None`` leaves the environments' rewards alone.
         threads: Most environments that step at the same time.
+        deadline: As for :class:`trajgym.rollout.EnvPool`.
     """
 
-    def __init__(self, make_env: MakeEnv, plan: Rubric | None, *, threads: int) -> None:
-        super().__init__(make_env, threads=threads)
+    def __init__(self, make_env: MakeEnv, plan: Rubric | None, *, threads: int, deadline: float | None = None) -> None:
+        super().__init__(make_env, threads=threads, deadline=deadline)
         self._plan = plan
         self._in_force = plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import torch
@@ -12,6 +13,8 @@ from trajgym.errors import TrainingError
 __all__ = ["StepGuard"]
 
 _LIMIT = 3
+
+_log = logging.getLogger(__name__)
 
 
 class StepGuard:
@@ -46,6 +49,7 @@ class StepGuard:
             p.grad = None
         self.in_a_row += 1
         self.skipped += 1
+        _log.warning("A step of the %s is left out, %d in a row: %s", self._what, self.in_a_row, reason)
         damaged = not all(bool(torch.isfinite(p).all()) for p in weights)
         if damaged or self.in_a_row >= _LIMIT:
             times = "its weights are not finite numbers" if damaged else f"{self.in_a_row} steps in a row were skipped"

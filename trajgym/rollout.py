@@ -6,34 +6,37 @@ environments are still busy with theirs; a slow tool delays its own episode and 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import logging
-from collections import Counter, deque
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import gymnasium
 
-from trajgym.envs.tools.worker import as_clean_text, one_line
-from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError
+from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError, TrajgymError
 from trajgym.policies.base import Policy
+from trajgym.rollout_deadline import GroupClock
+from trajgym.rollout_faults import SamplerFault, Straggler, fault_counts, fault_summary, fault_text
+from trajgym.rollout_pool import Call, EnvPool, MakeEnv, close_env
 from trajgym.rollout_replies import Reply, read_reset, read_step
 from trajgym.rollout_states import State, clone_env
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
 
-__all__ = ["EnvPool", "Episode", "collect", "derive_seed", "fault_counts", "fault_summary"]
+__all__ = ["EnvPool", "Episode", "MakeEnv", "collect", "derive_seed", "fault_counts", "fault_summary"]
 
 Watch: TypeAlias = "Callable[[str], AbstractContextManager[None]]"
-MakeEnv = Callable[[], "gymnasium.Env[str, str]"]
 
 # What the caller got wrong must stop the run; everything else that an environment raises is a fault of one episode.
 _CALLER_ERRORS = (ConfigError, DataError, EpisodeError, RewardError)
-_MAX_FAULT = 1_000  # characters
 
-_log = logging.getLogger(__name__)
+_LOOK_UP = 0.5  # seconds of waiting for environments after which ``on_tick`` is asked, so that Ctrl-C is heard
+_GRACE = 5.0  # seconds that environments at work are waited for when all is given up
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -62,45 +65,6 @@ class Episode:
     policy_seed: int
     task: Task | str | None = None
     start: State | None = None
-
-
-class EnvPool:
-    """Environments that are made when first needed and used again for later episodes.
-
-    Args:
-        make_env: Makes one environment.
-        threads: Most environments that step at the same time.
-    """
-
-    def __init__(self, make_env: MakeEnv, *, threads: int = 32) -> None:
-        self._make = make_env
-        self._idle: list[gymnasium.Env[str, str]] = []
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="trajgym-env")
-
-    def take(self) -> gymnasium.Env[str, str]:
-        """Return an environment that nobody uses."""
-        return self._idle.pop() if self._idle else self._make()
-
-    def give(self, env: gymnasium.Env[str, str]) -> None:
-        """Put an environment back."""
-        self._idle.append(env)
-
-    def submit(self, call: Callable[..., Reply], *args: Any, **kwargs: Any) -> Future[Reply]:
-        """Run an environment's method beside everything else."""
-        return self._executor.submit(call, *args, **kwargs)
-
-    def close(self) -> None:
-        """Close all environments and threads."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        for env in self._idle:
-            _close(env)
-        self._idle.clear()
-
-    def __enter__(self) -> EnvPool:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 @dataclass
@@ -133,27 +97,34 @@ def collect(
     on_tick: Callable[[int], None] | None = None,
     states: dict[int, list[State]] | None = None,
     watch: Watch = _unwatched,
+    group_size: int = 1,
+    policy_may_fail: bool = False,
 ) -> list[Trajectory]:
     """Play ``episodes`` and return their trajectories in the same order.
 
     Args:
         policy: Who acts.
-        pool: Where.
+        pool: Where; its ``deadline`` closes stragglers, see :mod:`trajgym.rollout_deadline`.
         episodes: What to play.
         deterministic: Wait for all environments after each tick, so that the same batches are formed in every run and
             floating-point results repeat bit for bit. Costs the slowest tool of each tick.
-        on_tick: Called with the number of finished episodes; may raise to stop (live episodes are closed).
+        on_tick: Called again and again with the number of finished episodes, also while environments are waited for;
+            may raise to stop (live episodes are closed).
         states: Filled with the state before each turn of each episode, by the episode's place in ``episodes``. Each one
             holds a clone of the environment, so that :class:`Episode` can start from it.
         watch: Gives a block to be in during ``"generation"`` (the policy writes), ``"environment"`` (nobody has a turn
             to write) and ``"lockstep"`` (some have, and ``deterministic`` makes them wait).
+        group_size: Members of a group; they stand side by side in ``episodes``.
+        policy_may_fail: Whether an error in the middle of writing, of a kind that is not ours, makes the trajectories
+            invalid that had a turn to write, in place of being raised.
 
     Raises:
         ConfigError, DataError, EpisodeError, RewardError: The caller's mistakes. Any other exception of an environment
             makes that one trajectory invalid (``trajectory.fault``) and the others go on, also where a new
-            environment cannot be made.
+            environment cannot be made. So does a turn whose log-probabilities are not finite.
     """
-    return _Collector(policy, pool, episodes, deterministic, on_tick, states, watch).run()
+    clock = GroupClock(len(episodes), group_size)
+    return _Collector(policy, pool, episodes, deterministic, on_tick, states, watch, clock, policy_may_fail).run()
 
 
 class _Collector:
@@ -168,26 +139,29 @@ class _Collector:
         on_tick: Callable[[int], None] | None,
         states: dict[int, list[State]] | None,
         watch: Watch,
+        clock: GroupClock,
+        policy_may_fail: bool,
     ) -> None:
         self.policy, self.pool, self.deterministic, self.on_tick = policy, pool, deterministic, on_tick
-        self.states, self.watch = states, watch
+        self.states, self.watch, self.clock, self.policy_may_fail = states, watch, clock, policy_may_fail
         self.waiting = deque(enumerate(episodes))
         self.live: dict[int, _Live] = {}
         self.acting: set[int] = set()  # episodes whose turn the policy is writing
-        self.busy: dict[Future[Reply], int] = {}  # episodes whose environment is at work
+        self.busy: dict[Call, int] = {}  # episodes whose environment is at work
         self.done: dict[int, Trajectory] = {}
 
     def run(self) -> list[Trajectory]:
         try:
             while self.waiting or self.live:
                 self._start()
-                for future in self._answered():
-                    self._receive(self.busy.pop(future), future)
+                for call in self._answered():
+                    self._receive(self.busy.pop(call), call)
                 if self.acting:
                     with self.watch("generation"):
-                        written = self.policy.poll()
+                        written = self._written()
                     for index, action in written:
                         self._act(index, action)
+                self._close_late()
                 if self.on_tick is not None:
                     self.on_tick(len(self.done))
         finally:
@@ -204,8 +178,10 @@ class _Collector:
             except _CALLER_ERRORS:
                 raise
             except Exception as error:
-                self.done[index] = Trajectory(task, prompt, (), seed=plan.policy_seed, fault=_fault(error))
+                self._note(index, Trajectory(task, prompt, (), seed=plan.policy_seed, fault=fault_text(error)))
                 continue
+            finally:
+                self.clock.begins(index, time.monotonic())
             live = self.live[index] = _Live(env, plan, task, prompt)
             if start is None:
                 options = None if plan.task is None else {"task": plan.task}
@@ -215,20 +191,73 @@ class _Collector:
                 live.started = True
                 self._ask(index)
 
-    def _answered(self) -> Iterator[Future[Reply]]:
+    def _answered(self) -> Iterator[Call]:
         """Yield the replies to handle now, in the order in which they were asked for."""
         if not self.acting:  # nothing else to do
             with self.watch("environment"):
-                wait(self.busy, return_when=FIRST_COMPLETED)
+                self._wait(FIRST_COMPLETED)
         if self.deterministic:
+            begin, ready = time.monotonic(), self.live.keys() - self.busy.values()
             with self.watch("lockstep"):
-                wait(self.busy)
-        return iter([future for future in self.busy if future.done()])
+                self._wait(ALL_COMPLETED)
+            for index in ready:
+                self.clock.held_up(index, begin, time.monotonic())
+        return iter([call for call in self.busy if call.done()])
 
-    def _receive(self, index: int, future: Future[Reply]) -> None:
-        live = self.live[index]
+    def _wait(self, until: str) -> None:
+        """Wait for the first or for all of the environments at work, less those that are closed meanwhile."""
+        pause = min(_LOOK_UP, (self.pool.deadline or math.inf) / 8)
+        while self.busy:
+            done, pending = wait(self.busy, timeout=pause, return_when=until)
+            if not pending or (done and until == FIRST_COMPLETED):
+                return
+            if self._close_late(lockstep=until == ALL_COMPLETED) and until == FIRST_COMPLETED:
+                return  # there are free slots now
+            if self.on_tick is not None:
+                self.on_tick(len(self.done))
+
+    def _close_late(self, lockstep: bool = False) -> bool:
+        """Close the stragglers, in lockstep those alone whose environment is at work; return whether there were any."""
+        limit, now = self.pool.deadline, time.monotonic()
+        if limit is None:
+            return False
+        calls = {index: call for call, index in self.busy.items()}
+        late = {}
+        for index in self.live:
+            call = calls.get(index)
+            if call is None and not lockstep and self.clock.waits(index, now) >= limit:
+                late[index] = f"Not over {limit:g} s after half of its group."
+            if call is None or call.began is None or call.done():
+                continue  # it has not begun, or is over perhaps
+            if now - call.began >= limit:
+                late[index] = f"{call.name}() had not returned after {limit:g} s."
+            elif self.clock.waits(index, now) - (call.began - call.asked) >= limit:
+                late[index] = f"Not over {limit:g} s after half of its group."
+        for index, why in late.items():
+            if index in calls:
+                del self.busy[calls[index]]
+                self.pool.leave(calls[index], self.live[index].env)
+            self._fail(index, Straggler(why), in_turn=index in calls, left=index in calls)
+        return bool(late)
+
+    def _written(self) -> list[tuple[int, Action]]:
+        """Return the turns that are ready."""
         try:
-            reply = future.result()
+            return self.policy.poll()
+        except TrajgymError:
+            raise
+        except Exception as error:
+            if not self.policy_may_fail:
+                raise
+            for index in sorted(self.acting):
+                self._fail(index, error, in_turn=False)
+            return []
+
+    def _receive(self, index: int, call: Call) -> None:
+        live = self.live[index]
+        self.clock.held_up(index, call.asked, call.began or call.asked)
+        try:
+            reply = call.result()
             if live.action is None:
                 live.task, live.prompt = read_reset(live.plan.seed, reply)
             else:
@@ -236,9 +265,7 @@ class _Collector:
         except _CALLER_ERRORS:
             raise
         except (Exception, SystemExit) as error:  # SystemExit: an environment that calls exit() ends its own episode
-            if live.action is not None:  # what the policy wrote last is the first thing to look at
-                live.steps.append(Step(live.action, Observation(), stop_reason=StopReason.FAULT))
-            self._finish(index, fault=_fault(error))
+            self._fail(index, error)
             return
         if live.action is None:
             self.policy.start(index, live.prompt, task=live.task, seed=live.plan.policy_seed)
@@ -259,7 +286,7 @@ class _Collector:
             except _CALLER_ERRORS:
                 raise
             except Exception as error:
-                self._finish(index, fault=_fault(error))
+                self._fail(index, error, in_turn=False)
                 return
             messages = Trajectory(live.task, live.prompt, tuple(live.steps)).messages
             state = State(env, live.task, messages, self.policy.context(index))
@@ -270,6 +297,10 @@ class _Collector:
         live = self.live[index]
         self.acting.discard(index)
         live.action = action
+        if not all(map(math.isfinite, action.logprobs)):
+            live.action = dataclasses.replace(action, logprobs=())  # readers of JSON know no NaN
+            self._fail(index, SamplerFault("The logits of this turn were not finite."))
+            return
         if action.finish == "stop":
             self.busy[self.pool.submit(live.env.step, action.text)] = index
             return
@@ -281,60 +312,54 @@ class _Collector:
             live.steps.append(Step(action, Observation(), truncated=True, stop_reason=reason))
             self._finish(index)
 
-    def _finish(self, index: int, fault: str | None = None) -> None:
+    def _fail(self, index: int, error: BaseException, *, in_turn: bool = True, left: bool = False) -> None:
+        """End an episode as invalid.
+
+        Args:
+            index: Which.
+            error: Why.
+            in_turn: Whether its last turn has not been answered; what the policy wrote last is the first to look at.
+            left: Whether its environment is still at work, and closed by others.
+        """
+        live = self.live[index]
+        if in_turn and live.action is not None:
+            live.steps.append(Step(live.action, Observation(), stop_reason=StopReason.FAULT))
+        self._finish(index, fault=fault_text(error), left=left)
+
+    def _finish(self, index: int, fault: str | None = None, left: bool = False) -> None:
         live = self.live.pop(index)
+        self.acting.discard(index)
         rows = self.policy.finish(index) if live.started else ()
-        self.done[index] = Trajectory(
+        if fault is not None:
+            rows = tuple(row for row in rows if all(map(math.isfinite, row.logprobs)))
+        trajectory = Trajectory(
             live.task, live.prompt, tuple(live.steps), rows, seed=live.plan.policy_seed, fault=fault
         )
+        self._note(index, trajectory)
+        if left:
+            return
         if fault is None and live.plan.start is None:
             self.pool.give(live.env)
         else:
-            _close(live.env)  # a clone nobody needs any more, or one in an unknown state; a fresh one takes its place
+            # A clone nobody needs any more, or one in an unknown state: a fresh one takes its place.
+            close_env(live.env)
+
+    def _note(self, index: int, trajectory: Trajectory) -> None:
+        self.done[index] = trajectory
+        self.clock.ends(index, trajectory.valid, time.monotonic())
 
     def _abandon(self) -> None:
         """Close what is still live after an exception."""
-        wait(self.busy)
+        wait(self.busy, timeout=_GRACE)
+        calls = {index: call for call, index in self.busy.items()}
         for index, live in self.live.items():
             if live.started:
                 self.policy.finish(index)
-            _close(live.env)
+            if index in calls:
+                self.pool.leave(calls[index], live.env)
+            else:
+                close_env(live.env)
         self.live.clear()
-
-
-def fault_counts(trajectories: Sequence[Trajectory]) -> dict[str, int]:
-    """Return how many trajectories are invalid, by the class of what was raised, most frequent first."""
-    return dict(Counter(_fault_of(t).partition(":")[0] for t in trajectories if not t.valid).most_common())
-
-
-def fault_summary(trajectories: Sequence[Trajectory]) -> str:
-    """Say how many trajectories are invalid and why the first one is; empty when all are valid.
-
-    >>> lost = Trajectory(Task("t", "", ""), (), (), fault="OSError: no space left")
-    >>> fault_summary([lost, lost])
-    '2 of 2 episodes failed, the first with OSError: no space left.'
-    """
-    lost = [t for t in trajectories if not t.valid]
-    if not lost:
-        return ""
-    return f"{len(lost)} of {len(trajectories)} episodes failed, the first with {_fault_of(lost[0]).rstrip('.')}."
-
-
-def _fault_of(trajectory: Trajectory) -> str:
-    return trajectory.fault or "no step"
-
-
-def _fault(error: BaseException) -> str:
-    """Write what was raised as ``Class: message`` in one line that can be printed and stored."""
-    return " ".join(as_clean_text(one_line(error), _MAX_FAULT).split())
-
-
-def _close(env: gymnasium.Env[str, str]) -> None:
-    """Close an environment; one that is broken may fail even in that, and must not take the others with it."""
-    try:
-        env.close()
-    except Exception:
-        _log.warning("An environment failed to close", exc_info=True)
 
 
 def _cut(env: gymnasium.Env[str, str], text: str, reason: StopReason) -> Reply:

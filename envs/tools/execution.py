@@ -22,7 +22,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -87,10 +86,7 @@ class ToolSessions:
         if len(lanes) == 1:
             drive(*lanes.values())
         elif lanes:
-            with ThreadPoolExecutor(min(len(lanes), _MAX_CONCURRENT), thread_name_prefix="trajgym-tool") as threads:
-                running = [threads.submit(drive, lane) for lane in lanes.values()]
-            for lane in running:
-                lane.result()
+            _side_by_side(drive, list(lanes.values()))
         return tuple(result for result in results if result is not None)
 
     def clone(self) -> Self:
@@ -149,6 +145,36 @@ class ToolSessions:
         outcome = session.call(arguments)
         seconds = time.perf_counter() - began
         return ToolResult(call, outcome.content, outcome.error, seconds, session.isolation)
+
+
+def _side_by_side(work: Callable[[list[int]], None], lanes: list[list[int]]) -> None:
+    """Do ``work`` with every lane in some threads and wait for all of them.
+
+    The threads are daemons, unlike those of an executor: a tool that never returns must not keep the process alive.
+
+    Raises:
+        BaseException: The first error among the lanes, in their order.
+    """
+    waiting = iter(range(len(lanes)))
+    errors: dict[int, BaseException] = {}
+
+    def drive() -> None:
+        for i in waiting:  # an iterator over a range hands out each number once, to whichever thread asks
+            try:
+                work(lanes[i])
+            except BaseException as error:
+                errors[i] = error
+
+    threads = [
+        threading.Thread(target=drive, name=f"trajgym-tool-{i}", daemon=True)
+        for i in range(min(len(lanes), _MAX_CONCURRENT))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
 
 
 class _Session(Protocol):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -272,3 +276,82 @@ def test_the_share_that_is_warned_of(
     (shown,) = read_trajectories(folder / "trajectories" / "update-000002.jsonl")
     assert shown.fault == "EnvironmentFault: the pool is gone in update 2"
     assert shown.task.id == str(trainer.schedule.episodes(1)[MEMBERS].task)
+
+
+def test_a_lost_rollout_that_values_a_state_is_counted(
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two is lost: the other says what the state is worth. Both are: its trajectories cannot be credited."""
+    clone, conclude = ToolEnv.clone, ToolEnv._conclude
+    lost = {0: 1, 1: 10**9}  # at most, by update
+    trainer = GRPOTrainer(
+        load_config({**identity_options, "estimator": "vine", "vine_rollouts": 2, "groups_per_update": 2})
+    )
+
+    def marked(self: Any) -> Any:
+        twin = clone(self)
+        vars(twin)["is_clone"] = True
+        return twin
+
+    def breaks(self: Any, action: str, step: Step) -> Any:
+        if getattr(self, "is_clone", False) and lost[trainer.update]:
+            lost[trainer.update] -= 1
+            raise EnvironmentFault("gone")
+        return conclude(self, action, step)
+
+    monkeypatch.setattr(ToolEnv, "clone", marked)
+    monkeypatch.setattr(ToolEnv, "_conclude", breaks)
+    first, second = metrics(trainer.run())
+    assert (first["faults/ValueRollout"], first["fault_share"], first["groups"]) == (1.0, 0.0, 2.0)
+    tasks = {str(episode.task) for episode in trainer.schedule.episodes(1)}
+    assert (second["faults/ValueRollout"], second["faults/StateUnknown"]) == (2.0 * len(tasks), 16.0)
+    assert (second["fault_share"], second["groups"]) == (1.0, 0.0)
+
+
+HANGS = """
+import json, os, sys, threading
+sys.path.insert(0, {tests!r})
+import conftest
+from trajgym.envs.base import ToolEnv
+from trajgym.rollout import derive_seed
+from trajgym.trainers.config import load_config
+from trajgym.trainers.grpo import train
+hit, real = derive_seed(0, "env", 0, 1), ToolEnv.reset
+once = threading.Lock()
+def reset(self, *, seed=None, options=None):
+    if seed == hit and once.acquire(blocking=False):
+        threading.Event().wait()  # for ever
+    return real(self, seed=seed, options=options)
+ToolEnv.reset = reset
+train(load_config(json.loads({options!r})))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_processes_end_well_although_an_environment_hangs_for_ever(
+    identity_options: dict[str, Any], count: int
+) -> None:
+    options = {**identity_options, "name": f"of-{count}", "group_deadline": 3.0, "updates": 3}
+    code = HANGS.format(tests=str(Path(__file__).parent), options=json.dumps(options))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = []
+    for rank in range(count):
+        place = {**launch, "RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}
+        environment = {**os.environ, **place, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        command = [sys.executable, "-c", code]
+        out = subprocess.PIPE
+        processes.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True, env=environment))
+    try:
+        said = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * count, said
+    hit, *clean = metrics(Path(options["output_dir"]) / f"of-{count}")
+    assert (hit["faults/Straggler"], hit["groups"]) == (1.0, 4.0)
+    assert [line["fault_share"] for line in clean] == [0.0, 0.0]

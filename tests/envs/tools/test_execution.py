@@ -7,6 +7,8 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -368,3 +370,27 @@ class TestClone:
     def test_the_form_of_clone_is_checked_when_the_tool_is_made(self) -> None:
         with pytest.raises(TypeError, match=r"needs the form clone\(self\)"):
             self.counting(clone=lambda self, deep: self)
+
+
+def test_a_tool_that_never_returns_does_not_keep_the_process() -> None:
+    program = """
+import threading
+from trajgym.envs.tools.base import tool
+from trajgym.envs.tools.execution import ToolSessions
+from trajgym.types import ToolCall
+
+hangs = threading.Event()
+
+@tool
+def wait() -> str:
+    "Wait for ever."
+    hangs.set()
+    threading.Event().wait()
+
+sessions = ToolSessions([wait], seed=0)
+threading.Thread(target=sessions.run, args=([ToolCall("wait", {})] * 2,), daemon=True).start()
+hangs.wait()
+print("over")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "over\n"
