@@ -123,6 +123,10 @@ class Renderer:
         """Return the tokens of an assistant turn that was not sampled, without the end-of-turn token."""
         return self._encoder.encode(self._encoder.protect(text, special_only=True))
 
+    def rendered(self, text: str) -> list[int]:
+        """Return the tokens of text that the chat template has written; what looks like a control token is one."""
+        return self._encoder.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a sampled turn, without the stop token at its end."""
         end = len(ids) - 1 if ids and ids[-1] in self.stop_ids else len(ids)
