@@ -25,7 +25,8 @@ and 0 for any other:
 
 The terms that a mapping such as ``{"accuracy": 1.0, "call_cost": 0.01}`` can name, with a cap where they could be
 farmed: ``accuracy``, ``strict_accuracy``, ``format``, ``length_penalty``, ``step``, ``tool_success``, ``call_valid``,
-``call_ran``, ``milestone``, ``result_used``, ``needless_repeat``, ``call_cost``, ``length_cost``, ``progress``.
+``call_ran``, ``milestone``, ``result_used``, ``needless_repeat``, ``call_cost``, ``length_cost``, ``progress``, and
+``reward_model``, which needs the ``path`` of a trained one (:func:`~trajgym.rewards.learned.learned_reward`).
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ from trajgym.rewards.catalogue import (
     register_rubric,
     register_term,
 )
+from trajgym.rewards.compare import PairJudge
 from trajgym.rewards.criteria import RewardCriteria, reward_criteria
 from trajgym.rewards.expression import read_expression
 from trajgym.rewards.functions import FunctionTerm, RewardTerm, Term, term
 from trajgym.rewards.judge import Judge, RewardModel
+from trajgym.rewards.learned import learned_reward, load_reward_model
 from trajgym.rewards.limits import Capped, Gated, Settled
 from trajgym.rewards.math_rewards import AccuracyReward, LengthPenaltyReward, MathRewardFunction, StepReward
 from trajgym.rewards.partial_credit import partial_credit
@@ -80,6 +83,7 @@ __all__ = [
     "LengthPenalty",
     "LengthPenaltyReward",
     "MathRewardFunction",
+    "PairJudge",
     "Potential",
     "Reading",
     "RewardCriteria",
@@ -106,6 +110,8 @@ __all__ = [
     "get_reward_function",
     "get_rubric",
     "grade",
+    "learned_reward",
+    "load_reward_model",
     "milestone",
     "needed_steps",
     "needless_repeat",
@@ -139,6 +145,8 @@ register_term("call_cost", lambda least=-20.0: Capped(call_cost, least=least))
 register_term("length_cost", LengthCost)
 # The trainer counts what lies behind a budget as nothing, so nothing may be left of the potential there either.
 register_term("progress", lambda gamma=None: Shaped(progress, gamma, zero_when_truncated=True))
+
+register_term("reward_model", learned_reward)
 
 register_rubric("sparse", lambda: get_rubric({"accuracy": 1.0}))
 register_rubric("dense", lambda: Rubric({"tool_success": (Settled(tool_success), 0.1)}))

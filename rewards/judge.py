@@ -8,20 +8,18 @@ see :mod:`trajgym.rewards.outside`.
 from __future__ import annotations
 
 import abc
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from trajgym.errors import ConfigError, EnvironmentFault
-from trajgym.rewards.completions import Completion, Read, read_completions
+from trajgym.rewards.completions import Completion, read_completions
 from trajgym.rewards.functions import RewardTerm, is_finite
 from trajgym.rewards.judge_prompt import BEST_GRADE, DEFAULT_CRITERION, judge_prompt, marker_of, read_verdict
 from trajgym.rewards.outside import Outside
+from trajgym.rewards.verdicts import Verdicts
 from trajgym.types import Step, StopReason, Task
 
-__all__ = ["Judge", "RewardModel"]
-
-_UNREADABLE_ALARM = 20  # verdicts in a row
+__all__ = ["Judge", "RewardModel", "check_criterion", "own_words"]
 
 
 class _Asked(RewardTerm):
@@ -35,14 +33,16 @@ class _Asked(RewardTerm):
         """Return the rating of the episode with the step that answers, 0 with every other."""
         if step.stop_reason is not StopReason.ANSWERED:
             return 0.0
-        return self.ratings([(task, _own_words((task, (*history, step))))])[0]
+        return self.ratings([(task, own_words((*history, step)))])[0]
 
     def rate(self, completions: Sequence[Completion], **columns: Any) -> list[float]:
         """Return the rating of each completion; all are asked for together."""
         read = read_completions(completions, columns)
         answered = [i for i, (_, steps) in enumerate(read) if steps and steps[-1].stop_reason is StopReason.ANSWERED]
         out = [0.0] * len(read)
-        for i, value in zip(answered, self.ratings([(read[i][0], _own_words(read[i])) for i in answered]), strict=True):
+        for i, value in zip(
+            answered, self.ratings([(read[i][0], own_words(read[i][1])) for i in answered]), strict=True
+        ):
             out[i] = value
         return out
 
@@ -73,47 +73,34 @@ class Judge(_Asked):
         most: int = 20_000,
         **options: Any,
     ) -> None:
-        if not isinstance(criterion, str) or not criterion.strip():
-            raise ConfigError(f"criterion must say what makes a text good, got {criterion!r}.")
-        if isinstance(most, bool) or not isinstance(most, int) or most < 2:
-            raise ConfigError(f"most must be a whole number of at least 2, got {most!r}.")
+        check_criterion(criterion, most)
         self.criterion, self.reference, self.most = criterion, reference, most
-        self._replies: Outside[str, str] = Outside(ask, **{"name": "judge", **options})
-        self._unreadable = _Streak()
+        self._verdicts: Verdicts[tuple[Task, str], int] = Verdicts(ask, self._prompt, read_verdict, **options)
 
-    def ratings(self, episodes: Sequence[tuple[Task, str]]) -> list[float]:
-        """Return the grade of each (task, own words).
+    def grades(self, episodes: Sequence[tuple[Task, str]]) -> list[int | None]:
+        """Return the grade of each (task, own words), 0 … 10; ``None`` where the judge gave none that can be read.
 
         Raises:
             EnvironmentFault: When the judge is out of order.
         """
-        grades = self._grades(episodes, "")
-        again = [i for i, grade in enumerate(grades) if grade is None]
-        for i, grade in zip(again, self._grades([episodes[i] for i in again], "again"), strict=True):
-            grades[i] = grade
-        for grade in grades:
-            if self._unreadable.count(grade is None) >= _UNREADABLE_ALARM:
-                raise EnvironmentFault(
-                    f"The judge is out of order: {_UNREADABLE_ALARM} verdicts in a row were not in the form it was "
-                    "asked for. Look at one of its replies, or take a better model."
-                )
-        return [(grade or 0) / BEST_GRADE for grade in grades]
+        return self._verdicts(episodes)
 
-    def _grades(self, episodes: Sequence[tuple[Task, str]], salt: str) -> list[int | None]:
-        markers = [marker_of(f"{task.question}\x1f{task.answer}\x1f{text}", salt) for task, text in episodes]
-        prompts = [
-            judge_prompt(
-                task.question,
-                text,
-                marker,
-                criterion=self.criterion,
-                reference=task.answer if self.reference else "",
-                most=self.most,
-            )
-            for (task, text), marker in zip(episodes, markers, strict=True)
-        ]
-        replies = self._replies(prompts)
-        return [read_verdict(reply, marker) for reply, marker in zip(replies, markers, strict=True)]
+    def ratings(self, episodes: Sequence[tuple[Task, str]]) -> list[float]:
+        """Return the grade of each (task, own words) as a share of the best one.
+
+        Raises:
+            EnvironmentFault: When the judge is out of order.
+        """
+        return [(grade or 0) / BEST_GRADE for grade in self.grades(episodes)]
+
+    def _prompt(self, episode: tuple[Task, str], salt: str) -> tuple[str, str]:
+        task, text = episode
+        marker = marker_of(f"{task.question}\x1f{task.answer}\x1f{text}", salt)
+        reference = task.answer if self.reference else ""
+        prompt = judge_prompt(
+            task.question, text, marker, criterion=self.criterion, reference=reference, most=self.most
+        )
+        return prompt, marker
 
 
 class RewardModel(_Asked):
@@ -142,21 +129,22 @@ class RewardModel(_Asked):
                 raise EnvironmentFault(f"The reward model is out of order: it scored a text with {score!r}.")
         return [float(score) for score in scores]
 
-
-class _Streak:
-    """Counts how often in a row something happened, across threads."""
-
-    def __init__(self) -> None:
-        self._lock, self._length = threading.Lock(), 0
-
-    def count(self, happened: bool) -> int:
-        with self._lock:
-            self._length = self._length + 1 if happened else 0
-            return self._length
-
-    def __reduce__(self) -> tuple[type[_Streak], tuple[()]]:
-        return type(self), ()
+    def __repr__(self) -> str:  # it stands in the options of runs, which must not differ from process to process
+        return f"{type(self).__name__}({self._scores.ask!r})"
 
 
-def _own_words(read: Read) -> str:
-    return "\n\n".join(step.action.text for step in read[1])
+def check_criterion(criterion: object, most: object) -> None:
+    """Check what a judge is told.
+
+    Raises:
+        ConfigError: For a criterion that says nothing, or a limit in characters that is none.
+    """
+    if not isinstance(criterion, str) or not criterion.strip():
+        raise ConfigError(f"criterion must say what makes a text good, got {criterion!r}.")
+    if isinstance(most, bool) or not isinstance(most, int) or most < 2:
+        raise ConfigError(f"most must be a whole number of at least 2, got {most!r}.")
+
+
+def own_words(steps: Sequence[Step]) -> str:
+    """Return what a policy wrote in all turns, which is what judges and reward models are shown."""
+    return "\n\n".join(step.action.text for step in steps)
