@@ -16,7 +16,6 @@ __all__ = [
     "DISCOUNTS",
     "METHODS",
     "RATES",
-    "REWARDS",
     "SEARCH_SEED",
     "SETTINGS",
     "Cell",
@@ -26,7 +25,7 @@ __all__ = [
     "search_cells",
 ]
 
-REWARDS = ("sparse", "dense", "hybrid")
+_REWARDS = ("sparse", "dense", "hybrid")
 DISCOUNTS = (1.0, 0.9)
 RATES = (3e-4, 1e-4, 1e-3)
 """Learning rates that are tried for each method in each setting, on seeds of their own."""
@@ -48,6 +47,7 @@ class Setting:
         max_turn_tokens: Most tokens of a turn.
         max_episode_tokens: Most tokens of an episode.
         title: For people.
+        rewards: What may be paid.
     """
 
     env: str
@@ -58,6 +58,7 @@ class Setting:
     max_turn_tokens: int
     max_episode_tokens: int
     title: str
+    rewards: tuple[str, ...] = _REWARDS
 
 
 SETTINGS = {
@@ -70,6 +71,7 @@ SETTINGS = {
         max_turn_tokens=16,
         max_episode_tokens=256,
         title="ArithmeticTool-v0, 1 to 3 steps",
+        rewards=(*_REWARDS, "process"),
     ),
     "long": Setting(
         env="ArithmeticTool-v0",
@@ -80,6 +82,7 @@ SETTINGS = {
         max_turn_tokens=16,
         max_episode_tokens=384,
         title="ArithmeticTool-v0, 5 to 8 steps",
+        rewards=(*_REWARDS, "process"),
     ),
     "detour": Setting(
         env="Detour-v0",
@@ -106,9 +109,9 @@ METHODS: dict[str, dict[str, Any]] = {
 """What sets each method apart, as options of :class:`trajgym.trainers.config.GRPOConfig`."""
 
 SHARED: dict[str, Any] = {
-    "groups_per_update": 2,  # small updates, or a few of them would already have taught a habit as coarse as haste
+    "groups_per_update": 4,
     "num_generations": 8,
-    "slots": 16,
+    "slots": 32,
     "env_threads": 1,
     "kl_coef": 0.0,
     "device": "cpu",
@@ -126,7 +129,7 @@ class Cell:
     Args:
         setting: A key of :data:`SETTINGS`.
         method: A key of :data:`METHODS`.
-        reward: One of :data:`REWARDS`.
+        reward: One of the setting's.
         gamma: Discount per turn.
         seed: The run's; the same seed deals the same tasks to every method.
         rate: Learning rate; not part of what is compared, but of the search for it.
@@ -156,9 +159,8 @@ def cells(seeds: int, patterns: Iterable[str] = ("*",), rates: Mapping[str, floa
     """
     found = [
         Cell(setting, method, reward, gamma, seed, (rates or {}).get(f"{setting}-{method}", RATES[0]))
-        for seed, setting, reward, gamma, method in itertools.product(
-            range(seeds), SETTINGS, REWARDS, DISCOUNTS, METHODS
-        )
+        for seed, setting in itertools.product(range(seeds), SETTINGS)
+        for reward, gamma, method in itertools.product(SETTINGS[setting].rewards, DISCOUNTS, METHODS)
     ]
     return _chosen(found, patterns)
 
@@ -167,7 +169,8 @@ def search_cells(seeds: int, patterns: Iterable[str] = ("*",)) -> list[Cell]:
     """Return the cells of the search for a learning rate, without a discount and on other seeds than the sweep's."""
     found = [
         Cell(setting, method, reward, 1.0, SEARCH_SEED + seed, rate)
-        for seed, setting, reward, rate, method in itertools.product(range(seeds), SETTINGS, REWARDS, RATES, METHODS)
+        for seed, setting in itertools.product(range(seeds), SETTINGS)
+        for reward, rate, method in itertools.product(SETTINGS[setting].rewards, RATES, METHODS)
     ]
     return _chosen(found, patterns)
 

@@ -1,4 +1,4 @@
-"""Who the models of the learning benchmark imitate: agents that know the way and lose their patience."""
+"""Who the models of the learning benchmark imitate: agents that know the way and are careless, or lose patience."""
 
 from __future__ import annotations
 
@@ -12,29 +12,38 @@ from trajgym.types import ExpertTurn, Message, Task, ToolCall
 
 __all__ = ["Calculating", "Walking"]
 
-_NUMBER = re.compile(r"\d+")
+_EXPRESSION = re.compile(r"([\d.]+)([-+*/])([\d.]+)")
+_CONFUSED = {"+": "-", "-": "+", "*": "/", "/": "*"}
 _IN = re.compile(r"In the (\w+):")
 _SAYS = re.compile(r"The (?:box|chest) says (\d+)\.")
 
 
 class Calculating(ExpertPolicy):
-    """Plays the demonstration of a word problem, but may stop at any turn and answer with the latest number.
+    """Works through a word problem call by call, but at each step may add for subtract, or multiply for divide.
+
+    It goes on with what came of that, so that one slip spoils the answer, and the next step is as likely to be right.
 
     Args:
-        haste: Chance of stopping at each turn.
+        habit: Chance of a slip at each step.
     """
 
-    def __init__(self, haste: float) -> None:
+    def __init__(self, habit: float) -> None:
         super().__init__(capacity=64)
-        self._haste = haste
+        self._habit = habit
 
     def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
         """Write the next turn."""
-        turn = super().act(messages, task, seed)
-        if turn.startswith("####") or not _hasty(self._haste, messages, seed):
-            return turn
-        *_, (number, *_) = [found for m in messages if (found := _NUMBER.findall(m.content))]
-        return f"#### {number}"
+        results = [m.content for m in messages if m.role == "tool"]
+        if len(results) == len(task.solution) - 1:
+            return f"#### {results[-1]}"
+        (call,) = task.solution[len(results)].calls
+        found = _EXPRESSION.fullmatch(call.arguments["expression"])
+        assert found is not None, call
+        value, sign, other = found.groups()
+        value = results[-1] if results else value
+        sign = _CONFUSED[sign] if _gives_way(self._habit, messages, seed) else sign
+        slip = ToolCall(call.name, {"expression": f"{value}{sign}{other}"})
+        return self._protocol.render_turn(ExpertTurn(calls=(slip,)))
 
 
 class Walking(ExpertPolicy):
@@ -44,12 +53,12 @@ class Walking(ExpertPolicy):
     there.
 
     Args:
-        haste: Chance of such a turn.
+        habit: Chance of such a turn.
     """
 
-    def __init__(self, haste: float) -> None:
+    def __init__(self, habit: float) -> None:
         super().__init__(capacity=64)
-        self._haste = haste
+        self._habit = habit
 
     def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
         """Write the next turn."""
@@ -59,7 +68,7 @@ class Walking(ExpertPolicy):
         if numbers:
             return f"#### {numbers[-1]}"
         room = (_IN.findall(said) or [plan.start])[-1]
-        hasty = _hasty(self._haste, messages, seed)
+        hasty = _gives_way(self._habit, messages, seed)
         aim, act = (plan.box, ("open", "box")) if hasty else (plan.key, ("take", "key"))
         if not hasty and "You have the key." in said:
             aim, act = plan.chest, ("open", "chest")
@@ -68,5 +77,5 @@ class Walking(ExpertPolicy):
         return self._protocol.render_turn(ExpertTurn(calls=(call,)))
 
 
-def _hasty(chance: float, messages: Sequence[Message], seed: int) -> bool:
+def _gives_way(chance: float, messages: Sequence[Message], seed: int) -> bool:
     return random.Random(f"{seed}/{len(messages)}").random() < chance

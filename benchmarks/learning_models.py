@@ -3,8 +3,9 @@
 A run of the benchmark may take half a minute of one core, so its model has a quarter of a million weights and a
 tokenizer that writes the frame of a call, a number and a room as one token each: what is copied from the question is
 then copied in one go, which is what so small a model can learn in minutes. It first learns the work from sound
-demonstrations, then a bad habit from hasty ones. What reinforcement learning has left to teach is when to go on, which
-is a matter of credit.
+demonstrations, then a bad habit: to slip at half of the steps of a calculation, or to settle for the box at half of the
+turns. What reinforcement learning has left to teach is which of the two things that the model does was right, at every
+step, which is a matter of credit.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Lesson:
     Args:
         count: How many.
         difficulty: The environment's argument.
-        haste: The demonstrator's.
+        habit: How often the demonstrator gives way to its bad habit.
         passes: How often each is seen.
     """
 
     count: int
     difficulty: tuple[int, int]
-    haste: float = 0.0
+    habit: float = 0.0
     passes: int = 1
 
 
@@ -72,7 +73,7 @@ class Student:
 
     Args:
         env: Environment id.
-        demonstrator: Makes the policy to imitate from its haste.
+        demonstrator: Makes the policy to imitate from how bad its habit is.
         lessons: One after the other.
         env_kwargs: The environment's other arguments.
         width: Hidden size.
@@ -96,14 +97,14 @@ STUDENTS = {
     "arithmetic": Student(
         "ArithmeticTool-v0",
         Calculating,
-        (Lesson(3000, (1, 2), passes=2), Lesson(6000, (1, 8), passes=6), Lesson(1500, (1, 8), haste=0.35)),
+        (Lesson(3000, (1, 2), passes=2), Lesson(6000, (1, 8), passes=6), Lesson(1500, (1, 8), habit=0.35)),
         {"system": "", "distractors": 0.0},
         sharpness=1.5,
     ),
     "detour": Student(
         "Detour-v0",
         Walking,
-        (Lesson(5000, (1, 1), haste=0.15, passes=7), Lesson(1500, (1, 1), haste=0.5)),
+        (Lesson(5000, (1, 1), habit=0.15, passes=7), Lesson(1500, (1, 1), habit=0.5)),
         {"system": ""},
         layers=2,
         learning_rate=5e-3,
@@ -191,10 +192,10 @@ def compact_tokenizer(played: Sequence[Trajectory], tools: Mapping[str, ToolSpec
 
 def _play(student: Student, lesson: Lesson, seed: int) -> list[Trajectory]:
     """Return demonstrations, played through the environment."""
-    episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "haste", i)) for i in range(lesson.count)]
+    episodes = [Episode(derive_seed(seed, "env", i), derive_seed(seed, "habit", i)) for i in range(lesson.count)]
     options = {**student.env_kwargs, "difficulty": lesson.difficulty}
     with EnvPool(lambda: make(student.env, **options), threads=1) as pool:
-        return collect(student.demonstrator(lesson.haste), pool, episodes, deterministic=True)
+        return collect(student.demonstrator(lesson.habit), pool, episodes, deterministic=True)
 
 
 def _batches(rows: Sequence[TokenStream], seed: int) -> list[list[TokenStream]]:

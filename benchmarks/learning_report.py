@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_cells import DISCOUNTS, METHODS, RATES, REWARDS, SEARCH_SEED, SETTINGS
+from learning_cells import DISCOUNTS, METHODS, RATES, SEARCH_SEED, SETTINGS
 from rounds import Array, Estimate, estimate
 
 __all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
@@ -92,7 +92,7 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         lines += ["", f"### {about.title}: target {about.target:.0%} within {about.budget:,} turns", ""]
         lines += ["| reward | γ | method | seeds | rate | turns to target | area | final success | final return |"]
         lines += ["|---|---|---|---|---|---|---|---|---|"]
-        for reward, gamma, method in itertools.product(REWARDS, DISCOUNTS, METHODS):
+        for reward, gamma, method in itertools.product(about.rewards, DISCOUNTS, METHODS):
             found = _of(results, setting, method, reward, gamma)
             if len(found) < seeds:
                 missing.append(f"{setting}-{method}-{reward}-g{gamma:g}: {seeds - len(found)}")
@@ -118,11 +118,14 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = list(itertools.product(SETTINGS, DISCOUNTS))
-    canvas = Figure(figsize=(4.2 * len(REWARDS), 2.7 * len(rows)), layout="constrained")
-    axes = canvas.subplots(len(rows), len(REWARDS), sharey=True)
+    columns = max(len(about.rewards) for about in SETTINGS.values())
+    canvas = Figure(figsize=(4.2 * columns, 2.7 * len(rows)), layout="constrained")
+    axes = canvas.subplots(len(rows), columns, sharey=True)
     for (setting, gamma), line in zip(rows, axes, strict=True):
         about = SETTINGS[setting]
-        for reward, axis in zip(REWARDS, line, strict=True):
+        for axis in line[len(about.rewards) :]:
+            axis.set_axis_off()
+        for reward, axis in zip(about.rewards, line, strict=False):
             axis.set_title(f"{setting}, {reward}, γ = {gamma:g}", fontsize=9)
             axis.axhline(about.target, color="grey", linewidth=0.6, linestyle=":")
             axis.set_ylim(0, 1)
@@ -135,8 +138,8 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
             if not drawn:
                 axis.text(0.5, 0.5, "not run yet", transform=axis.transAxes, ha="center", color="grey")
         line[0].set_ylabel("success")
-    for axis in axes[-1]:
-        axis.set_xlabel("turns played")
+        for axis in line:
+            axis.set_xlabel("turns played")
     handles = {h.get_label(): h for axis in axes.flat for h in axis.get_lines() if h.get_label() in METHODS}
     if handles:
         canvas.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(METHODS), fontsize=8)
@@ -158,7 +161,7 @@ def _row(found: Sequence[Mapping[str, Any]], reward: str, gamma: float, method: 
 def _goal(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]:
     """Compare return_to_go with trajectory-level GRPO, on the terminal reward and on the same one, seed by seed."""
     lines = []
-    for gamma, reward in itertools.product(DISCOUNTS, REWARDS):
+    for gamma, reward in itertools.product(DISCOUNTS, SETTINGS[setting].rewards):
         ours = _steps(_of(results, setting, "return_to_go", reward, gamma))
         for paid in dict.fromkeys(("sparse", reward)):
             theirs = _steps(_of(results, setting, "trajectory", paid, gamma))

@@ -58,7 +58,8 @@ def test_a_run_that_never_gets_there_counts_with_its_whole_budget(
 def test_cells_say_everything_in_their_names(learning: SimpleNamespace) -> None:
     cells = learning.cells
     everything = cells.cells(5)
-    kinds = len(cells.SETTINGS) * len(cells.METHODS) * len(cells.REWARDS) * len(cells.DISCOUNTS)
+    rewards = sum(len(setting.rewards) for setting in cells.SETTINGS.values())
+    kinds = rewards * len(cells.METHODS) * len(cells.DISCOUNTS)
     assert len({cell.name for cell in everything}) == len(everything) == 5 * kinds
     assert [cell.seed for cell in everything[: kinds + 1]] == [0] * kinds + [1], "a whole sweep of a seed comes first"
     (one,) = cells.cells(5, ["long-return_to_go-hybrid-g0.9-s3"], {"long-return_to_go": 4e-3})
@@ -116,16 +117,16 @@ def test_the_report_shows_what_is_there_and_names_what_is_missing(
 
 
 @pytest.mark.parametrize("student", ["arithmetic", "detour"])
-def test_a_demonstrator_without_haste_is_the_expert(learning: SimpleNamespace, student: str) -> None:
+def test_a_demonstrator_without_its_habit_is_the_expert(learning: SimpleNamespace, student: str) -> None:
     from trajgym.envs.make import make
     from trajgym.rollout import EnvPool, Episode, collect
 
     recipe = learning.models.STUDENTS[student]
     shares = {}
-    for haste in (0.0, 0.5):
+    for habit in (0.0, 0.5):
         with EnvPool(lambda: make(recipe.env, **recipe.env_kwargs, reward="sparse"), threads=1) as pool:
-            played = collect(recipe.demonstrator(haste), pool, [Episode(i, i) for i in range(40)], deterministic=True)
-        shares[haste] = sum(t.total_reward == 1.0 for t in played) / len(played)
+            played = collect(recipe.demonstrator(habit), pool, [Episode(i, i) for i in range(40)], deterministic=True)
+        shares[habit] = sum(t.total_reward == 1.0 for t in played) / len(played)
     assert shares[0.0] == 1.0
     assert 0.0 < shares[0.5] < 0.7
 
