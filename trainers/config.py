@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import tyro
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import Field, model_validator
 
-from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.trainers.options import Json, Options, read_options, recipe_file, recipes_of
 
 __all__ = ["GRPOConfig", "load_config", "recipe_names", "recipe_path"]
 
-_RECIPES = Path(__file__).parent / "recipes"
 
-_Json = tyro.conf.arg(constructor=json.loads, metavar="JSON")
-
-
-class GRPOConfig(BaseModel):
+class GRPOConfig(Options):
     """Options of ``trajgym train``. Every key has an effect; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     algorithm: Literal["grpo", "ppo"] = Field(
         "grpo", description="'ppo' learns a value of each turn beside the policy; 'grpo' compares trajectories."
@@ -36,7 +26,7 @@ class GRPOConfig(BaseModel):
     device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', …")
     thinking: bool = Field(False, description="Let the chat template open a reasoning block, where it has one.")
     env: str = Field("ArithmeticTool-v0", description="Environment id.")
-    env_kwargs: Annotated[dict[str, Any], _Json] = Field({}, description="Arguments of gym.make, as JSON.")
+    env_kwargs: Annotated[dict[str, Any], Json] = Field({}, description="Arguments of gym.make, as JSON.")
     protocol: str = Field(
         "auto", description="Written form of tool calls; 'auto' takes the chat template's, or hermes where it has none."
     )
@@ -71,14 +61,14 @@ class GRPOConfig(BaseModel):
     )
 
     # Credit
-    reward_schedule: Annotated[dict[str, list[tuple[float, float]]], _Json] = Field(
+    reward_schedule: Annotated[dict[str, list[tuple[float, float]]], Json] = Field(
         {}, description="Weights of reward terms over the run, as JSON: {term: [[progress 0 … 1, weight], …]}."
     )
     estimator: str = Field("return_to_go", description="How rewards become advantages.")
     baseline: str | None = Field(None, description="Baseline of the estimator; its own default when unset.")
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
     discount_weight: Literal["exact", "dropped"] = Field("exact", description="Keep γ^t before each turn's advantage.")
-    estimator_options: Annotated[dict[str, Any], _Json] = Field(
+    estimator_options: Annotated[dict[str, Any], Json] = Field(
         {}, description='Further options of the estimator, as JSON: {"lam": 0.95} for gae.'
     )
     vine_rollouts: int = Field(4, ge=1, description="Fresh rollouts per state for the estimator vine.")
@@ -159,6 +149,13 @@ class GRPOConfig(BaseModel):
     )
     fault_limit: int = Field(
         3, ge=1, description="Updates in a row without a usable group after which the run stops; fewer are skipped."
+    )
+    group_deadline: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds for one answer of an environment, and for the last members of a group once half of it has "
+        "ended; who is late is left out. Where that strikes, the clock decides, and equal seeds no longer run equally.",
     )
 
     rank_deadline: float = Field(
@@ -264,18 +261,17 @@ class GRPOConfig(BaseModel):
         """The environment's arguments: ``env_kwargs``, and the protocol if one is named."""
         return ({} if self.protocol == "auto" else {"protocol": self.protocol}) | self.env_kwargs
 
-    def dump(self) -> str:
-        """Return the effective values as YAML, in the order in which they are declared."""
-        return yaml.safe_dump(self.plain(), sort_keys=False)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the effective values as JSON values; objects among ``env_kwargs`` are written as their repr."""
-        return self.model_dump(mode="json", fallback=_name_of)
+    @classmethod
+    def chosen(cls, values: dict[str, Any], args: Sequence[str]) -> dict[str, Any]:
+        """Drop the recipe's estimator, which is one for grpo, where the command line asks for ppo alone."""
+        if values["algorithm"] == "ppo" and not any(arg.split("=")[0] == "--estimator" for arg in args):
+            del values["estimator"]
+        return values
 
 
 def recipe_names() -> list[str]:
     """Return the recipes that ship with the package."""
-    return sorted(path.stem for path in _RECIPES.glob("*.yaml"))
+    return recipes_of(GRPOConfig)
 
 
 def recipe_path(name: str) -> Path:
@@ -284,18 +280,11 @@ def recipe_path(name: str) -> Path:
     Raises:
         ConfigError: When there is no such recipe or file.
     """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ConfigError(f"There is no configuration file {name!r}.")
-        return path
-    if name not in recipe_names():
-        raise UnknownNameError("recipe", name, recipe_names(), "Or give the path of a .yaml file.")
-    return _RECIPES / f"{name}.yaml"
+    return recipe_file(GRPOConfig, name)
 
 
 def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()) -> GRPOConfig:
-    """Read a configuration.
+    """Read a configuration; see :func:`trajgym.trainers.options.read_options`.
 
     Args:
         source: A recipe's name, a YAML file, or the values themselves.
@@ -305,59 +294,4 @@ def load_config(source: str | Path | Mapping[str, Any], args: Sequence[str] = ()
         ConfigError: For a key or a value that is not allowed; names it.
         SystemExit: After ``--help``, and for an option that does not exist, with the closest ones printed.
     """
-    if isinstance(source, Mapping):
-        values, origin = dict(source), "the configuration"
-    else:
-        path = recipe_path(str(source))
-        origin = str(path)
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path} must hold a mapping of options, got {type(values).__name__}.")
-    for key in values:
-        if key not in GRPOConfig.model_fields:
-            raise UnknownNameError("option", key, GRPOConfig.model_fields, f"It is set in {origin}.")
-    try:
-        config = GRPOConfig(**values)
-    except ValidationError as error:
-        raise ConfigError(_plain(error, origin)) from error
-    if not args:
-        return config
-    loose = _without_bounds()
-    given = tyro.cli(loose, args=list(args), default=loose(**dict(config)), prog="trajgym train RECIPE")
-    chosen = dict(given)
-    if chosen["algorithm"] == "ppo" and not any(arg.split("=")[0] == "--estimator" for arg in args):
-        del chosen["estimator"]  # the recipe's is one for grpo
-    try:
-        return GRPOConfig(**chosen)
-    except ValidationError as error:
-        raise ConfigError(_plain(error, "the command line")) from error
-
-
-def _name_of(value: object) -> str:
-    """Write an object the same way in every process: no addresses."""
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def _without_bounds() -> Any:
-    """Return the options without their bounds, so that wrong values are reported the same way wherever they stand."""
-    fields: dict[str, Any] = {}
-    for name, field in GRPOConfig.model_fields.items():
-        parse = tuple(m for m in field.metadata if type(m).__module__.startswith("tyro"))
-        kind = Annotated[(field.annotation, *parse)] if parse else field.annotation
-        fields[name] = (kind, Field(field.default, description=field.description))
-    return create_model("GRPOConfig", **fields)
-
-
-def _plain(error: ValidationError, origin: str) -> str:
-    """Say in one line per option what is wrong."""
-    lines = []
-    for item in error.errors():
-        where = ".".join(map(str, item["loc"])) or "options"
-        got = "" if item["type"] == "value_error" else f", got {item['input']!r}"
-        lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}{got}")
-    return f"Bad value in {origin}: " + "; ".join(lines)
+    return read_options(GRPOConfig, source, args, command="train")

@@ -26,6 +26,7 @@ from trajgym.trainers.diagnose_machine import MACHINE
 from trajgym.trainers.diagnose_options import ADVICE
 from trajgym.trainers.diagnose_rule import Evidence, Finding, Rule, Severity
 from trajgym.trainers.diagnose_supervised import SUPERVISED
+from trajgym.trainers.sft_advice import SFT_ADVICE, SFT_GRADIENTS
 
 __all__ = ["RULES", "Finding", "Severity", "advise", "diagnose", "explain_error", "look", "rules_table"]
 
@@ -38,6 +39,8 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 """All rules, by what they look at."""
 
+# Advice on options, where they are not those of GRPO and PPO.
+_ADVICE: Mapping[str, tuple[Rule, ...]] = {"sft": SFT_ADVICE, "dpo": (), "reward_model": ()}
 _WATCHED = (*LEARNING, *BEHAVIOUR, *MACHINE, *SUPERVISED)
 _ORDER = [Severity.SERIOUS, Severity.WARNING, Severity.NOTE]
 
@@ -49,7 +52,7 @@ def look(history: History, options: Options) -> list[Finding]:
         history: Metrics up to that update.
         options: The run's options by name; what is missing is not judged.
     """
-    return _agreed(finding for rule in _WATCHED if (finding := rule(history, options)) is not None)
+    return _agreed(finding for rule in _watched(options) if (finding := rule(history, options)) is not None)
 
 
 def advise(config: GRPOConfig | Options, *, parameters: int | None = None) -> list[Finding]:
@@ -62,7 +65,7 @@ def advise(config: GRPOConfig | Options, *, parameters: int | None = None) -> li
     options = dict(config.plain() if isinstance(config, GRPOConfig) else config)
     if parameters is not None:
         options["model_parameters"] = parameters
-    return _agreed(finding for rule in ADVICE if (finding := rule(History(), options)) is not None)
+    return _agreed(finding for rule in _advice(options) if (finding := rule(History(), options)) is not None)
 
 
 def diagnose(rows: Iterable[Mapping[str, Any]], options: Options) -> list[Finding]:
@@ -95,7 +98,7 @@ def explain_error(error: BaseException, options: Options) -> Finding | None:
         options: Decide which changes to propose.
     """
     words = f"{type(error).__name__}: {error}".lower()
-    for rule in _WATCHED:
+    for rule in (*_advice(options), *_watched(options)):
         if any(phrase in words for phrase in rule.errors):
             first = str(error).strip().split("\n")[0] or type(error).__name__
             return rule.finding(Evidence(f"{type(error).__name__}: {first}"), options, 0)
@@ -115,6 +118,15 @@ def rules_table() -> str:
         lines += [f"| `{r.name}` | {r.severity.value} | {r.symptom} | {r.cause} | {r.remedy} |" for r in rules]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _advice(options: Options) -> tuple[Rule, ...]:
+    return _ADVICE.get(str(options.get("algorithm")), ADVICE)
+
+
+def _watched(options: Options) -> tuple[Rule, ...]:
+    supervised = options.get("algorithm") == "sft"
+    return (*SFT_GRADIENTS, *SUPERVISED, *MACHINE) if supervised else _WATCHED
 
 
 def _ended(finding: Finding) -> Finding:

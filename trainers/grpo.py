@@ -32,6 +32,7 @@ from trajgym.trainers.groups import give_up, prompts_too_long, why_empty
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
 from trajgym.trainers.kl_control import KLControl
 from trajgym.trainers.learner import Learner
+from trajgym.trainers.memory_report import available_memory
 from trajgym.trainers.metrics import rollout_metrics
 from trajgym.trainers.models import (
     Reference,
@@ -47,7 +48,10 @@ from trajgym.trainers.player import Played, Player
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
+from trajgym.trainers.scale import divided_memory
 from trajgym.trainers.schedule import TaskSchedule
+from trajgym.trainers.shape import shape_of
+from trajgym.trainers.sharding import Shards
 from trajgym.trainers.writers import check_writers, make_writers
 from trajgym.types import Group, Trajectory
 
@@ -93,12 +97,16 @@ class GRPOTrainer:
         self.ranks = Ranks(cpu=self.device.type == "cpu", deadline=config.rank_deadline)
         if self.ranks.count > 1 and config.device == "auto":
             self.device = self.ranks.device
-        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.device)
+        self.shards = Shards(self.ranks, config)
+        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.shards.place(self.device))
         if config.use_lora:
             model = add_lora(
                 model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed
             )
         self.accounting = Accounting(model, config, ranks=self.ranks, device=self.device)
+        if self.shards.active:
+            free = available_memory(str(self.device))
+            self.accounting.memory = divided_memory(shape_of(model), config, self.ranks.count, free)
         self.watch = self.accounting.watch
         self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
         self.policy = make_policy(model, self.tokenizer, config)
@@ -106,7 +114,9 @@ class GRPOTrainer:
         if arguments != config.env_arguments:
             env.close()
             env = make(config.env, **arguments)
-        self.pool = RewardPool(lambda: make(config.env, **arguments), plan, threads=config.env_threads)
+        self.pool = RewardPool(
+            lambda: make(config.env, **arguments), plan, threads=config.env_threads, deadline=config.group_deadline
+        )
         self.pool.give(env)
         # gae has the group, or PPO's critic, to take values from.
         values = "values" in self.crediting.needs and config.estimator != "gae"
@@ -130,11 +140,15 @@ class GRPOTrainer:
             load_weights(model, weights, lora=config.use_lora)
         if config.gradient_checkpointing:
             checkpoint_activations(model)
+        for whole in (model, self.reference.model if self.reference is not None else model):
+            self.shards.divide(whole, self.device)
+        self.policy.sampler.reset()  # it may stand on another device now
         self.learner = Learner(
             model,
             config,
             reference=self.reference,
             ranks=self.ranks,
+            shards=self.shards,
             watch=self.watch,
             device=self.device,
             folder=self.folder.path,
@@ -177,6 +191,8 @@ class GRPOTrainer:
                     metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
                     paid = weights.get("weight/accuracy", 1.0) > 0
                     metrics |= rollout_metrics(trajectories, config.gamma, accuracy_paid=paid) | learned | weights
+                    if played.extra_faults:
+                        metrics["faults/ValueRollout"] = float(played.extra_faults)  # beside those in fault_share
                     if played.extra_steps:
                         metrics["env_steps"] = metrics.get("env_steps", 0.0) + played.extra_steps
                     sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
@@ -198,7 +214,8 @@ class GRPOTrainer:
                         if monitor is not None:
                             monitor.saved(self.folder.complete()[-1])
             except StopRequested:
-                if self.ranks.main and (saved != self.update or not self.folder.complete()):
+                wanted = self.ranks.main and (saved != self.update or not self.folder.complete())
+                if any(self.ranks.together(lambda: wanted)):
                     self.save()
                 raise Interrupted(
                     f"Stopped after {self.update} of {total} updates; saved in {self.folder.path}. "
@@ -221,7 +238,8 @@ class GRPOTrainer:
 
     def gather(self, interrupt: Interrupt) -> Played:
         """Play the update's episodes."""
-        return self.player.play(self.update, interrupt, self.crediting.has_signal)
+        with self.shards.whole(self.learner.model):
+            return self.player.play(self.update, interrupt, self.crediting.has_signal)
 
     def improve(
         self, played: Played, interrupt: Interrupt
@@ -278,7 +296,7 @@ class GRPOTrainer:
         return {
             "update": self.update,
             "fruitless": self.fruitless,
-            "optimizer": self.learner.optimizer.state_dict(),
+            "optimizer": self.learner.optimizer_state(),
             "credit": self.crediting.state_dict(),
             "skipped": self.learner.guard.in_a_row,
             "kl": self.kl.state_dict() if self.kl is not None else {},
@@ -286,7 +304,7 @@ class GRPOTrainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.learner.load_optimizer_state(state["optimizer"])
         self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
         self.crediting.load_state_dict(state.get("credit", {}))
         self.learner.guard.in_a_row = int(state.get("skipped", 0))
@@ -295,14 +313,25 @@ class GRPOTrainer:
             self.set_kl_coef(self.kl.coef)
 
     def save(self) -> None:
-        """Write a checkpoint of the current state, where this is the rank that writes."""
-        if not all(bool(torch.isfinite(p).all()) for p in self.learner.model.parameters()):
+        """Write a checkpoint of the current state; every rank calls this, the main one writes."""
+        if self.shards.active:
+            self.ranks.together(self._check_weights)
+        else:
+            self._check_weights()
+        model, state = self.shards.to_save(self.learner.model), self.state_dict()
+        if self.ranks.main:
+            self.folder.save(self.update, model, self.tokenizer, state)
+
+    def _check_weights(self) -> None:
+        if not self._finite():
             raise TrainingError(
                 f"After update {self.update} some weights are not finite numbers, so they are not saved. Lower "
                 "learning_rate and go on from the last checkpoint with --resume."
             )
-        if self.ranks.main:
-            self.folder.save(self.update, self.learner.model, self.tokenizer, self.state_dict())
+
+    def _finite(self) -> bool:
+        """Return whether all weights are finite; of divided ones, this rank's."""
+        return all(bool(torch.isfinite(p).all()) for p in self.learner.model.parameters())
 
     def _open_folder(self, name: str) -> RunFolder:
         """Let the main rank make the run folder before the others look at it."""
@@ -344,8 +373,9 @@ class GRPOTrainer:
 
     def _rescue(self) -> None:
         """Save the last finished update before an error ends the run, where its weights are whole."""
-        parameters = self.learner.model.parameters()
-        if self.learner.clean and all(bool(torch.isfinite(p).all()) for p in parameters):
+        if not self.learner.clean or (self.shards.active and not self.ranks.all_stop):
+            return
+        if all(self.ranks.together(self._finite)) if self.shards.active else self._finite():
             with contextlib.suppress(StorageError):  # the error under way is the one to show
                 self.save()
 

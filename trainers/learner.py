@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.batch import Batch, MicroBatch, make_batch, normalizer_value
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.interrupt import Interrupt
-from trajgym.trainers.loss import policy_loss, sampler_weights
+from trajgym.trainers.loss import LossParts, policy_loss, sampler_weights
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.models import Reference, token_logprobs
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
+from trajgym.trainers.sharding import Shards, gathered, like
 from trajgym.trainers.step_guard import StepGuard
 from trajgym.trainers.stopwatch import Stopwatch
 from trajgym.trainers.token_pass import per_token
@@ -38,6 +39,7 @@ class Learner:
         config: All options.
         reference: What the KL is measured against; ``None`` without a KL.
         ranks: Who shares the work.
+        shards: Whether they share the parameters too.
         watch: Measures where the time goes.
         device: Where the model is.
         folder: Named in messages.
@@ -50,6 +52,7 @@ class Learner:
         *,
         reference: Reference | None,
         ranks: Ranks,
+        shards: Shards,
         watch: Stopwatch,
         device: torch.device,
         folder: Path,
@@ -58,7 +61,7 @@ class Learner:
         self.kl_coef = config.kl_coef
         self.clean = True  # the weights are those of a finished update, and of no step beyond
         self.processed = 0  # tokens that went through models here, padding included
-        self._ranks, self._watch = ranks, watch
+        self._ranks, self._shards, self._watch = ranks, shards, watch
         self.guard = StepGuard("policy", f"Lower learning_rate, or look at the trajectories in {folder}.")
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -83,23 +86,22 @@ class Learner:
         batches = [self.lay_out(groups[part], advantages[part]) for part in _parts(len(groups), config.minibatches)]
         steps = [*range(len(batches))] * config.inner_epochs
         shares = [self._ranks.mine(batch.micro) for batch in batches]
-        old: list[list[Tensor]] | None = None
+        old: list[list[Tensor]] = []
         if len(steps) > 1:  # later steps start from other weights than the ones that sampled
-            old = [self._old_logprobs(share) for share in shares]
+            with self._shards.whole(self.model):
+                self._ranks.together(lambda: old.extend(map(self._old_logprobs, shares)))
         sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap"), 0.0)
         grad_norm = 0.0
         self.guard.skipped = 0
         for s, b in enumerate(steps):
             if not batches[b].micro:
                 continue
-            before = [None] * len(shares[b]) if old is None else old[b]
+            before = old[b] if old else [None] * len(shares[b])
             stop = interrupt if s == 0 else None
-            work = partial(self._add_gradients, shares[b], before, batches[b].normalizer, sums, stop)
-            wrong = [error for error in self._ranks.together(work) if error]
-            if wrong:
-                self.guard.skip(wrong[0], self._parameters)
+            add = self._add_divided_gradients if self._shards.active else self._add_whole_gradients
+            if wrong := add(batches[b], shares[b], before, sums, stop):
+                self._skip(wrong)
                 continue
-            self._ranks.add_gradients(self._parameters)
             grad_norm += self._step(progress[0] + (s + 0.5) / len(steps) * (progress[1] - progress[0]))
         sums = self._ranks.total(sums)
         tokens = max(1, config.inner_epochs * sum(batch.policy_tokens for batch in batches))
@@ -171,7 +173,7 @@ class Learner:
             return self.logprobs(micro)[0] - reference
 
         everyone = [t for group in groups for t in group.trajectories]
-        with self._watch("logprobs"):
+        with self._shards.whole(self.model), self._shards.whole(self.reference.model), self._watch("logprobs"):
             tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=self.config.microbatch_tokens)
         sums = iter([[math.fsum(turn) for turn in turns] for turns in tokens])
         return [[next(sums) for _ in group.trajectories] for group in groups]
@@ -179,6 +181,88 @@ class Learner:
     def _old_logprobs(self, share: Sequence[MicroBatch]) -> list[Tensor]:
         with torch.no_grad(), self._watch("logprobs"):
             return [self.logprobs(micro)[0] for micro in share]
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimiser's state as one process would have it; of divided weights, on the main rank alone."""
+        state: dict[str, Any] = self.optimizer.state_dict()
+        return gathered(state, keep=self._ranks.main) if self._shards.active else state
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved :meth:`optimizer_state`."""
+        self.optimizer.load_state_dict(like(state, self._parameters))
+
+    def _add_whole_gradients(
+        self,
+        batch: Batch,
+        share: Sequence[MicroBatch],
+        old: Sequence[Tensor | None],
+        sums: dict[str, float],
+        interrupt: Interrupt | None,
+    ) -> str:
+        """Add up the gradients of a batch over all ranks; return what was no number in them, if anything."""
+        work = partial(self._add_gradients, share, old, batch.normalizer, sums, interrupt)
+        wrong = [error for error in self._ranks.together(work) if error]
+        if not wrong:
+            self._ranks.add_gradients(self._parameters)
+        return wrong[0] if wrong else ""
+
+    def _add_divided_gradients(
+        self,
+        batch: Batch,
+        share: Sequence[MicroBatch],
+        old: Sequence[Tensor | None],
+        sums: dict[str, float],
+        interrupt: Interrupt | None,
+    ) -> str:
+        """Do the same where each pass gathers parameters from all ranks, and adds their gradients.
+
+        All ranks make the same passes: one that has no micro-batch left goes through a few tokens for nothing. Whatever
+        goes wrong on one ends the round on all of them, between two passes.
+        """
+        reference: list[Tensor | None] = [None] * len(share)
+        if self.reference is not None:
+            with self._shards.whole(self.reference.model):
+                found = [error for error in self._ranks.together(partial(self._refer, share, reference)) if error]
+            if found:
+                return found[0]
+        for k in range(math.ceil(len(batch.micro) / self._ranks.count)):
+            losses: list[Tensor] = []
+            known = (share[k].to(self.device), old[k], reference[k]) if k < len(share) else None
+            forward = partial(self._forward, known, batch, sums, losses, interrupt)
+            wrong = [error for error in self._ranks.together(forward, joint=True) if error]
+            if wrong:
+                return wrong[0]
+            self._ranks.together(partial(_backward, losses), joint=True)
+        return ""
+
+    def _refer(self, share: Sequence[MicroBatch], reference: list[Tensor | None]) -> str:
+        try:
+            reference[:] = [self.reference_logprobs(micro) for micro in share]
+        except TrainingError as error:
+            return str(error)
+        return ""
+
+    def _forward(
+        self,
+        known: tuple[MicroBatch, Tensor | None, Tensor | None] | None,
+        batch: Batch,
+        sums: dict[str, float],
+        losses: list[Tensor],
+        interrupt: Interrupt | None,
+    ) -> str:
+        """Put the loss of a micro-batch, or 0 of a pass without one, into ``losses``; return what was no number."""
+        try:
+            if known is None:
+                few = batch.micro[0].ids[:1, :2].to(self.device)
+                losses.append(self.model(input_ids=few, use_cache=False).logits.sum() * 0.0)
+            else:
+                micro, before, ref = known
+                losses.append(self._loss(micro, batch.normalizer, before, ref, sums).loss)
+        except TrainingError as error:  # raised after the pass, which every rank has made
+            return str(error)
+        if interrupt is not None:
+            interrupt.check()
+        return ""
 
     def _add_gradients(
         self,
@@ -190,15 +274,24 @@ class Learner:
     ) -> str:
         """Add the gradients of this rank's micro-batches; return what was no number in them, if anything."""
         try:
-            for micro, before in zip(share, old, strict=True):
+            for cpu, before in zip(share, old, strict=True):
                 if interrupt is not None:
                     interrupt.check()  # gradients so far are dropped; the weights are untouched
-                self._add_gradient(micro.to(self.device), normalizer, before, sums)
+                micro = cpu.to(self.device)
+                _backward([self._loss(micro, normalizer, before, self.reference_logprobs(micro), sums).loss])
         except TrainingError as error:
             return str(error)
         return ""
 
-    def _add_gradient(self, micro: MicroBatch, normalizer: float, old: Tensor | None, sums: dict[str, float]) -> None:
+    def _loss(
+        self,
+        micro: MicroBatch,
+        normalizer: float,
+        old: Tensor | None,
+        reference: Tensor | None,
+        sums: dict[str, float],
+    ) -> LossParts:
+        """Return the loss of a micro-batch, and add what is logged of it to ``sums``."""
         config = self.config
         logp, entropy = self.logprobs(micro)
         before = logp.detach() if old is None else old
@@ -217,26 +310,31 @@ class Learner:
             cispo_cap=config.cispo_cap,
             dual_clip=config.dual_clip,
             weights=sampler_weights(before, micro.sampler_logp, cap=config.sampler_cap) if correct else None,
-            ref_logp=self.reference_logprobs(micro),
+            ref_logp=reference,
             kl_coef=self.kl_coef,
             kl_form=config.kl_form,
             kl_weights=micro.row_weights,
         )
-        parts.loss.backward()  # type: ignore[no-untyped-call]
         sums["loss"] += parts.loss.item()
         sums["kl"] += parts.kl.item()
         sums["clip"] += parts.ratio_clipped.item()
         sums["entropy"] += entropy.sum().item()
         sums["gap"] += (logp.detach() - micro.sampler_logp).abs().sum().item()
+        return parts
+
+    def _skip(self, reason: str) -> None:
+        """Leave a step out on all ranks; where the weights of one are damaged, all of them stop."""
+        self._shards.release(self.model)
+        self._ranks.together(lambda: self.guard.skip(reason, self._parameters))
 
     def _step(self, progress: float) -> float:
         """Take one optimiser step at ``progress`` (0 … 1) of the run; return the gradient's norm before clipping."""
         factor = lr_factor(progress, self.config.warmup_ratio, self.config.lr_schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * factor
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm))
+        norm = float(gathered(torch.nn.utils.clip_grad_norm_(self._parameters, self.config.max_grad_norm), keep=True))
         if not math.isfinite(norm):
-            self.guard.skip(f"The gradient's norm is {norm}.", self._parameters)
+            self._skip(f"The gradient's norm is {norm}.")
             return 0.0
         self.guard.done()
         self.clean = False
@@ -249,3 +347,8 @@ def _parts(count: int, parts: int) -> list[slice]:
     """Cut ``range(count)`` into at most ``parts`` runs of nearly equal length."""
     bounds = [round(i * count / parts) for i in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
+
+
+def _backward(losses: Sequence[Tensor]) -> None:
+    for loss in losses:
+        loss.backward()  # type: ignore[no-untyped-call]

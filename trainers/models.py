@@ -18,6 +18,7 @@ from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
 from trajgym.trainers.batch import MicroBatch
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.quantization import loading_arguments, quiet
 
 __all__ = [
     "Reference",
@@ -47,19 +48,22 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def load_model(name: str, *, dtype: str = "float32", device: torch.device | None = None) -> tuple[Any, Any]:
+def load_model(
+    name: str, *, dtype: str = "float32", device: torch.device | None = None, quantization: str = "none"
+) -> tuple[Any, Any]:
     """Load a causal language model and its tokenizer.
 
     Args:
         name: ``"tiny"`` for the embedded model, a folder in Hugging Face's format, or a hub id.
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: Where to put the weights; the CPU when ``None``.
+        quantization: ``"8bit"`` or ``"4bit"`` for a frozen model beneath adapters; ``"none"``.
 
     Returns:
         ``(model, tokenizer)``, the model in evaluation mode.
 
     Raises:
-        ConfigError: When there is no such model, or it cannot be read.
+        ConfigError: When there is no such model, it cannot be read, or bitsandbytes is missing.
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -70,16 +74,19 @@ def load_model(name: str, *, dtype: str = "float32", device: torch.device | None
     source = str(tiny_path()) if name == "tiny" else str(Path(name).expanduser()) if name.startswith("~") else name
     if source.startswith((".", "/")) and not Path(source).is_dir():
         raise ConfigError(f"model: there is no folder {source}. Give a folder, 'tiny', or a Hugging Face hub id.")
+    numbers, place = getattr(torch, dtype), device or torch.device("cpu")
+    arguments = loading_arguments(quantization, numbers, place)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+        with quiet() if arguments else contextlib.nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=numbers, attn_implementation="sdpa", **arguments)
     except Exception as error:  # the libraries below raise a dozen types; the user needs one
         kind = "folder" if Path(source).is_dir() else "no such folder here, so a hub id"
         raise ConfigError(
             f"Cannot load model {name!r} ({kind}): {_first_line(error)} Allowed: 'tiny', a folder with config.json, "
             "weights and tokenizer, or a Hugging Face hub id that this machine can reach."
         ) from error
-    return model.to(device or torch.device("cpu")).eval(), tokenizer
+    return (model if arguments else model.to(place)).eval(), tokenizer
 
 
 def add_lora(model: Any, *, rank: int, alpha: int, targets: tuple[str, ...], seed: int) -> Any:
@@ -195,6 +202,11 @@ class Reference:
 
             self._model = copy.deepcopy(model).eval()
             self._model.requires_grad_(False)
+
+    @property
+    def model(self) -> Any:
+        """Whose weights it uses; with adapters, the policy's own."""
+        return self._model
 
     @contextlib.contextmanager
     def active(self) -> Iterator[Any]:

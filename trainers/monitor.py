@@ -41,6 +41,7 @@ class Monitor:
         options: The run's options by name, for advice; the model's number of parameters may be added as
             ``model_parameters``.
         fault_alarm: Share of an update's episodes lost to faults above which to warn, where ``options`` is not given.
+        print_every: Updates per printed line; everything else is done for each update.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class Monitor:
         epochs: int = 1,
         options: Mapping[str, Any] | None = None,
         fault_alarm: float = 1.0,
+        print_every: int = 1,
     ) -> None:
         self._run, self._total, self._first = run, total, first
         self._start = time.monotonic()
         self._writers, self._epochs = writers, epochs
-        self._printed = 0
+        self._printed, self._print_every = 0, print_every
         self._options = {"fault_alarm": fault_alarm} if options is None else dict(options)
         self._alarms = Alarms(run.history(), self._options)
 
@@ -78,10 +80,11 @@ class Monitor:
         self._run.log(metrics)
         for writer in self._writers:
             writer.log(metrics, int(metrics["update"]))
-        if self._options.get("progress") == "line":
-            print(offline_line(metrics, epochs=self._epochs, total=self._total), flush=True)
-        else:
-            self._print_row(metrics)
+        if int(metrics["update"]) % self._print_every == 0 or metrics["update"] == self._total:
+            if self._options.get("progress") == "line":
+                print(offline_line(metrics, epochs=self._epochs, total=self._total), flush=True)
+            else:
+                self._print_row(metrics)
         if skipped:
             print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
         for finding in self._alarms.check(metrics):

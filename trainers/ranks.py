@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from accelerate import PartialState
 from torch import Tensor
 from torch import distributed as dist
 
-from trajgym.errors import ConfigError, TrainingError
+from trajgym.errors import ConfigError, TrainingError, TrajgymError
 from trajgym.trainers.interrupt import StopRequested
 
 __all__ = ["Ranks"]
@@ -28,6 +29,7 @@ __all__ = ["Ranks"]
 T = TypeVar("T")
 
 _BUCKET = 16 * 1024 * 1024  # numbers that are added up in one go
+_GRACE = 10.0  # seconds to tell of an error before ending; those who wait in a joint pass cannot listen
 
 
 class Ranks:
@@ -38,7 +40,7 @@ class Ranks:
         deadline: Seconds to wait for the others at a meeting point before the run ends with an error.
 
     Raises:
-        ConfigError: For a kind of launch that shards parameters, which this trainer does not do.
+        ConfigError: For a kind of launch that this trainer does not do.
         TrainingError: When the processes do not find each other.
     """
 
@@ -46,11 +48,11 @@ class Ranks:
         self.deadline = deadline
         self.watch: Callable[[str], AbstractContextManager[None]] = lambda part: nullcontext()  # measures "sync"
         wait = datetime.timedelta(seconds=deadline)
-        for kind in ("FSDP", "DEEPSPEED"):
+        for kind in ("DEEPSPEED", "MEGATRON_LM"):
             if os.environ.get(f"ACCELERATE_USE_{kind}", "false").lower() == "true":
                 raise ConfigError(
-                    f"The launch asks for {kind}, but this trainer keeps whole weights on every rank. Launch it as "
-                    "MULTI_GPU or MULTI_CPU; LoRA (use_lora) and gradient_checkpointing save memory."
+                    f"The launch asks for {kind}, which this trainer does not drive. FSDP divides parameters, "
+                    "gradients and optimiser states too: `trajgym plan --plan fsdp` writes a launch file for it."
                 )
         try:
             state = PartialState(cpu=cpu, timeout=wait)
@@ -61,6 +63,7 @@ class Ranks:
         self.count: int = state.num_processes
         self.rank: int = state.process_index
         self.device: torch.device = state.device
+        self.all_stop = False  # every rank has raised the error under way, so they can still work together
         # Objects travel over gloo, also beside GPUs: it alone can say who is missing.
         self._group = dist.new_group(backend="gloo", timeout=wait) if self.count > 1 else None
 
@@ -73,10 +76,15 @@ class Ranks:
         """Return this rank's share: every ``count``-th item."""
         return list(items[self.rank :: self.count])
 
-    def together(self, work: Callable[[], T]) -> list[T]:
+    def together(self, work: Callable[[], T], *, joint: bool = False) -> list[T]:
         """Do something on every rank and return what it gave on each, in the order of ranks.
 
         An error of one is an error of all, so that nobody waits for a rank that will not come.
+
+        Args:
+            work: What to do.
+            joint: Whether ranks need one another within ``work``, as in passes over divided parameters. Where one fails
+                there, the others learn of it only when it is gone, so it does not wait for them.
 
         Raises:
             StopRequested: When a rank was asked to stop.
@@ -94,7 +102,12 @@ class Ranks:
             state = "stop"
         except Exception as caught:
             error, state = caught, f"{type(caught).__name__}: {caught}"
-        found = self._gather((state, result))
+        left = joint and error is not None and not isinstance(error, TrajgymError)
+        try:
+            found = self._gather((state, result), _GRACE if left else self.deadline)
+        except TrainingError as lost:
+            raise TrainingError(f"{lost} {self._last_words(state)}") from (error or lost.__cause__)
+        self.all_stop = not left and any(other != "done" for other, _ in found)
         if error is not None:
             raise error
         for rank, (other, _) in enumerate(found):
@@ -131,7 +144,7 @@ class Ranks:
         """Return the sums over all ranks of what each has counted."""
         if self.count == 1:
             return numbers
-        found = self._gather(numbers)
+        found = self._gather(numbers, self.deadline)
         return {name: sum(other[name] for other in found) for name in numbers}
 
     def _add(self, gradients: list[Tensor]) -> None:
@@ -142,13 +155,31 @@ class Ranks:
         for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
-    def _gather(self, mine: T) -> list[T]:
-        """Return what every rank brings."""
+    def _gather(self, mine: T, seconds: float) -> list[T]:
+        """Return what every rank brings within that time."""
         found: list[Any] = [None] * self.count
-        wait = datetime.timedelta(seconds=self.deadline)
+        wait = datetime.timedelta(seconds=min(seconds, self.deadline))
         self._reached(lambda: dist.monitored_barrier(self._group, timeout=wait, wait_all_ranks=True))
         self._reached(lambda: dist.all_gather_object(found, mine, group=self._group))
         return found
+
+    def _last_words(self, mine: str) -> str:
+        """Say why this rank stops, and return what the others say, over the launch's store: connections may be cut."""
+        said = [f"Here: {mine.splitlines()[0]}."] if mine != "done" else []
+        try:
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"trajgym/end/{self.rank}", mine.splitlines()[0])
+            keys = {rank: f"trajgym/end/{rank}" for rank in range(self.count) if rank != self.rank}
+            end = time.monotonic() + _GRACE
+            while time.monotonic() < end and not store.check(list(keys.values())):
+                time.sleep(0.1)
+            for rank, key in keys.items():
+                words = store.get(key).decode() if store.check([key]) else ""
+                if words != "done":
+                    said.append(f"Rank {rank} says: {words}." if words else f"Rank {rank} says nothing.")
+        except RuntimeError:
+            said.append("The store of this launch is gone, which rank 0 keeps unless the launcher does.")
+        return " ".join(said)
 
     def _reached(self, meet: Callable[[], object]) -> None:
         try:

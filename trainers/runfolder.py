@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.metadata
+import itertools
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -21,16 +23,15 @@ import yaml
 from safetensors import SafetensorError
 
 from trajgym.errors import CheckpointError, ConfigError, StorageError
-from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.checksums import damage, write_checksums
+from trajgym.trainers.folder_lock import lock_folder
+from trajgym.trainers.options import RunOptions
+from trajgym.trainers.resume_options import changes
 
 __all__ = ["CheckpointWarning", "RunFolder", "storage_errors"]
 
-_MARKER = ".trajgym-run"  # what makes a folder ours to overwrite
-
-# Options that may differ between a run and its continuation.
-_FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
-_FREE |= {"log_trajectories", "monitors", "progress", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
-_FREE |= {"rank_deadline"}
+_MARKER = ".trajgym-run"  # what makes a folder ours to overwrite; locked by the process that writes
+_WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 
 
 @contextlib.contextmanager
@@ -39,7 +40,12 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else (error.strerror or str(error))
+        if error.errno == errno.ENOENT and not path.exists():
+            raise StorageError(
+                f"Cannot write to {path}: it was removed or unmounted. Bring it back and go on with --resume, or start "
+                "a new run."
+            ) from error
+        reason = _WORDS.get(error.errno or 0) or error.strerror or str(error)
         raise StorageError(
             f"Cannot write to {path}: {reason}. What was saved before is intact; make room or choose another "
             "output_dir, then go on with --resume."
@@ -59,13 +65,13 @@ class RunFolder:
         writes: Whether to make the folder and write to it; of several processes, one does, before the others look.
 
     Raises:
-        ConfigError: When the folder holds a run and neither ``resume`` nor ``overwrite`` is set, or the options
-            differ from those of the run that is to be resumed.
+        ConfigError: When the folder holds a run and neither ``resume`` nor ``overwrite`` is set, another process
+            writes to it, or the options do not fit those of the run that is to be resumed.
         CheckpointError: When there is nothing to resume.
         StorageError: When it cannot be written.
     """
 
-    def __init__(self, config: GRPOConfig, default_name: str, *, writes: bool = True) -> None:
+    def __init__(self, config: RunOptions, default_name: str, *, writes: bool = True) -> None:
         name = config.name or f"{default_name}-seed{config.seed}"
         if name in (".", "..") or Path(name).name != name:
             raise ConfigError(f"name must be the name of one folder inside output_dir, got {name!r}.")
@@ -74,10 +80,11 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self._config = config
         self._writes = writes
+        self._told = 0  # lines that were meant for metrics.jsonl, whether or not there was room
         if not writes:
             return
-        stored = self.path / "config.yaml"
-        marker = self.path / _MARKER
+        self._stored = stored = self.path / "config.yaml"
+        self._marker = marker = self.path / _MARKER
         if not marker.exists() and self.path.is_dir() and any(self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty and not a run of ours; choose another --name.")
         if config.resume:
@@ -90,16 +97,31 @@ class RunFolder:
                 "choose another --name."
             )
         with storage_errors(self.path):
-            if config.overwrite and marker.exists():
-                shutil.rmtree(self.path)  # only ever a folder that this class has made and marked
-            for folder in (self.checkpoints, self.path / "trajectories"):
-                folder.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-            for leftover in self.checkpoints.glob("*.partial"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            fresh = stored.with_suffix(".partial")
-            fresh.write_text(config.dump(), encoding="utf-8")
-            fresh.replace(stored)
+            self._claim()
+            if config.overwrite:
+                self._clear()
+            self._furnish()
+
+    def _claim(self) -> None:
+        """Mark the folder as ours, and let no other process write to it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock_folder(self._marker, self)
+
+    def _clear(self) -> None:
+        """Remove everything but the mark: only ever from a folder that this class has made."""
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry != self._marker:
+                entry.unlink()
+
+    def _furnish(self) -> None:
+        """Make what belongs in the folder, and remove what a crash has left half done."""
+        for folder in (self.checkpoints, self.path / "trajectories"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.glob("*.partial"):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        _replace(self._stored, self._config.dump())
 
     def save(self, update: int, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
         """Write a checkpoint after ``update`` updates; it appears under its name only when it is complete.
@@ -114,11 +136,13 @@ class RunFolder:
         partial = final.with_suffix(".partial")
         with storage_errors(self.path):
             try:
+                self._make_again_if_gone(update)
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
                 model.save_pretrained(partial / "model")
                 tokenizer.save_pretrained(partial / "model")
-                torch.save({**state, "versions": _versions()}, partial / "trainer.pt")
+                torch.save({**state, "versions": _versions(), "told": self._told}, partial / "trainer.pt")
+                write_checksums(partial)
                 _sync(partial)
                 shutil.rmtree(final, ignore_errors=True)
                 partial.rename(final)
@@ -134,50 +158,57 @@ class RunFolder:
 
     def complete(self) -> list[Path]:
         """Return the finished checkpoints, oldest first."""
-        found = (p for p in self.checkpoints.glob("update-*") if p.suffix != ".partial")
-        return sorted(p for p in found if (p / "trainer.pt").is_file())
+        return sorted(p for p in self.checkpoints.glob("update-*") if p.suffix != ".partial" and p.is_dir())
 
     def load(self) -> tuple[Path, dict[str, Any]]:
         """Return the newest checkpoint's model folder and state, and drop what was logged after it.
 
+        Warns:
+            CheckpointWarning: When the run goes on, but not as if nothing had happened.
+
         Raises:
-            CheckpointError: When there is none, or it cannot be read.
+            CheckpointError: When there is none, or it is not as it was written; names the newest one that is.
         """
         if not self.complete():
             raise CheckpointError(f"{self.checkpoints} holds no complete checkpoint. Start again with --overwrite.")
         newest = self.complete()[-1]
+        wrong = damage(newest)
+        if wrong:
+            raise CheckpointError(f"{newest} is damaged: {wrong}. {self._way_out()}")
         try:
             state = torch.load(newest / "trainer.pt", map_location="cpu", weights_only=True)
+            update = int(state["update"])
         except Exception as error:
             raise CheckpointError(
-                f"{newest}/trainer.pt is damaged ({type(error).__name__}). Remove that folder to use the one before."
+                f"{newest} is damaged: trainer.pt cannot be read ({type(error).__name__}). {self._way_out()}"
             ) from error
-        update = int(state["update"])
+        if wrong is not None:
+            _warn(f"{newest} has no checksums; whether it is as it was written cannot be known.")
         before, now = state.get("versions", {}), _versions()
         changed = [f"{name} {old} → {now.get(name, 'none')}" for name, old in before.items() if now.get(name) != old]
         if changed:
-            warnings.warn(
+            _warn(
                 f"{newest} was written with other versions ({', '.join(changed)}). The run goes on, but perhaps not "
-                "with the very numbers it would have had.",
-                CheckpointWarning,
-                stacklevel=2,
+                "with the very numbers it would have had."
             )
-        if not self._writes:
-            return newest / "model", state
-        if self.metrics_path.exists():
+        if self._writes:
             with storage_errors(self.path):
-                lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
-                kept = [line for line in lines if _update_of(line) in range(1, update + 1)]
-                self.metrics_path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        for file in (self.path / "trajectories").glob("update-*.jsonl"):
-            if int(file.stem.removeprefix("update-")) > update:
-                file.unlink()
+                self._go_back_to(update, int(state.get("told", 0)))
         return newest / "model", state
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl``."""
-        with storage_errors(self.path), self.metrics_path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+        """Append one line to ``metrics.jsonl``, all of it or nothing."""
+        self._told += 1
+        line = (json.dumps(metrics) + "\n").encode()
+        with storage_errors(self.path), self.metrics_path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                written = file.write(line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(size)
+                raise
 
     def history(self) -> list[dict[str, Any]]:
         """Return what was logged before, where the run is resumed."""
@@ -190,17 +221,59 @@ class RunFolder:
     def _same_options(self, stored: Path) -> None:
         try:
             before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
-        except yaml.YAMLError as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise CheckpointError(f"{stored} is damaged: {error}") from error
         if not isinstance(before, dict) or not before:
             raise CheckpointError(f"{stored} holds no options; this is not a run that can be resumed.")
-        now = self._config.plain()
-        changed = [k for k, v in now.items() if k not in _FREE and k in before and before[k] != v]
-        if changed:
-            listed = ", ".join(f"{k}: {before[k]!r} before, {now[k]!r} now" for k in changed)
+        kind: Any = type(self._config)
+        found = changes(before, self._config.plain(), kind.model_construct().plain())
+        if found.refused:
             raise ConfigError(
-                f"Cannot resume {self.path} with other options ({listed}). Undo them, or start a new run."
+                f"Cannot resume {self.path} with other options ({', '.join(found.refused)}). Undo them, or start a new "
+                f"run, such as --name {self._next_name()}."
             )
+        if found.noted:
+            _warn(
+                f"{self.path} goes on with other options ({', '.join(found.noted)}): from here on it is not the run it "
+                "would have been."
+            )
+
+    def _next_name(self) -> str:
+        """Return a name that no folder beside this one has."""
+        stem = re.sub(r"-\d+$", "", self.path.name)
+        return next(n for i in itertools.count(2) if not self.path.with_name(n := f"{stem}-{i}").exists())
+
+    def _way_out(self) -> str:
+        """Say what to do about a newest checkpoint that cannot be used."""
+        older = self.complete()[:-1]
+        whole = [path for path in older if not damage(path)]
+        if not whole:
+            return f"No other one of {len(older)} is whole; start again with --overwrite, or under another --name."
+        bad = [path.name for path in self.complete() if path > whole[-1]]
+        return f"Remove {', '.join(bad)} from {self.checkpoints} to go on from {whole[-1].name}, which is whole."
+
+    def _make_again_if_gone(self, update: int) -> None:
+        """Make a run folder anew that somebody removed in mid-run, so that what has been learned is kept."""
+        if self._stored.exists():
+            return
+        self._claim()
+        self._furnish()
+        _warn(
+            f"{self.path} was removed during the run. It was made again for the checkpoint after update {update}; what "
+            "was told of earlier updates is gone."
+        )
+
+    def _go_back_to(self, update: int, told: int) -> None:
+        """Drop what was logged of later updates, and say where not all of the ``told`` lines before are there."""
+        self._told = told
+        lines = self.metrics_path.read_text(encoding="utf-8").split("\n") if self.metrics_path.exists() else []
+        kept = {_update_of(line): line for line in lines if _update_of(line) in range(1, update + 1)}
+        _replace(self.metrics_path, "".join(line + "\n" for line in kept.values()))
+        if len(kept) < told:
+            _warn(f"{self.metrics_path} lacks {told - len(kept)} of {told} lines: they were cut, or there was no room.")
+        for file in (self.path / "trajectories").glob("update-*.jsonl"):
+            if int(file.stem.removeprefix("update-")) > update:
+                file.unlink()
 
 
 def _versions() -> dict[str, str]:
@@ -215,6 +288,17 @@ def _update_of(line: str) -> int:
         return int(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError):
         return -1
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, CheckpointWarning, stacklevel=4)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file that is never seen half written."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _sync(folder: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +128,60 @@ def identity_options(digit_model: Path, tmp_path: Path) -> dict[str, Any]:
         "monitors": (),
         "log_trajectories": 4,
     }
+
+
+_RANK = """
+import json, os, signal, sys, time
+sys.path.insert(0, {tests!r})
+import conftest
+from trajgym.envs.base import ToolEnv
+from trajgym.errors import RewardError
+from trajgym.trainers.config import load_config
+from trajgym.trainers import grpo
+rank = int(os.environ["RANK"])
+trainer = None
+{extra}
+grpo.train(load_config(json.loads({options!r})))
+"""
+
+
+@pytest.fixture
+def launch(identity_options: dict[str, Any]) -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
+    """Start a run on two processes of this machine, with code of one's own and further variables and options."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(
+        extra: str = "", *, variables: dict[str, str] | None = None, **options: Any
+    ) -> list[subprocess.Popen[str]]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        code = _RANK.format(
+            tests=str(Path(__file__).parent), extra=extra, options=json.dumps({**identity_options, **options})
+        )
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        begun = [
+            subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={
+                    **os.environ,
+                    **shared,
+                    **(variables or {}),
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "LOCAL_WORLD_SIZE": "2",
+                },
+            )
+            for rank in range(2)
+        ]
+        running.extend(begun)
+        return begun
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()

@@ -21,26 +21,65 @@ from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import train
 
 CODE = """
-import json, sys
+import itertools, json, os, signal, sys
 sys.path.insert(0, {tests!r})
-import conftest
+import conftest, torch
+from trajgym.policies.hf import HFSampler
+from trajgym.trainers import runfolder
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import train
+
+def die_at(owner, name, count, *, after, last_words=lambda *args: None):
+    calls, real = itertools.count(1), getattr(owner, name)
+
+    def counted(*args, **kwargs):
+        last = next(calls) == count
+        result = real(*args, **kwargs) if after or not last else None
+        if last:
+            last_words(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, counted)
+
+def halve(state, path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+moment, count, after = {moment!r}
+if moment == "rollout":
+    die_at(HFSampler, "step", count, after=after)
+elif moment == "update":
+    die_at(torch.optim.AdamW, "step", count, after=after)
+elif moment == "half a checkpoint":
+    die_at(torch, "save", count, after=True, last_words=halve)
+elif moment == "a checkpoint without its name":
+    die_at(runfolder, "_sync", 2 * count - 1, after=after)
+elif moment == "a checkpoint beside too many":
+    die_at(runfolder, "_sync", 2 * count, after=after)
 print("ready", flush=True)
 train(load_config(json.loads({options!r})))
 """
 
-# The same run in four shapes: what is kept between updates differs.
+# The same run in five shapes: what is kept between updates differs.
 SHAPES: dict[str, dict[str, Any]] = {
     "full": {"kl_coef": 0.02, "lr_schedule": "linear"},
+    "bfloat16": {"dtype": "bfloat16", "kl_coef": 0.02, "kl_control": "auto", "minibatches": 2},
     "lora": {"use_lora": True, "lora_targets": ["q_proj", "v_proj"], "advantage_scale": "ema_std"},
     "ppo": {"algorithm": "ppo", "minibatches": 2},
     "vine": {"estimator": "vine", "vine_rollouts": 2, "env": "TestTwice-v0", "max_episode_tokens": 48},
 }
+# Where a process kills itself: in the n-th call of something, before or after it was done, n up to this.
+MOMENTS = {
+    "rollout": 50,
+    "update": 8,
+    "half a checkpoint": 6,
+    "a checkpoint without its name": 6,
+    "a checkpoint beside too many": 6,
+}
 
 
-def start(options: dict[str, Any]) -> subprocess.Popen[str]:
-    code = CODE.format(tests=str(Path(__file__).parent), options=json.dumps(options))
+def start(options: dict[str, Any], moment: tuple[str, int, bool] = ("", 0, False)) -> subprocess.Popen[str]:
+    code = CODE.format(tests=str(Path(__file__).parent), options=json.dumps(options), moment=moment)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -69,35 +108,38 @@ def left_behind(folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Ten
     return metrics, weights, played
 
 
+def kill_by_the_clock(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
+    """Kill it some updates from now; some fall before the first of the process, some between two of its writes."""
+    target = updates_of(folder) + rng.randint(0, 6)
+    while process.poll() is None and updates_of(folder) < target:
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0.0, 0.2))
+    process.send_signal(signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kills_at_random_moments_leave_no_trace(identity_options: dict[str, Any], shape: str) -> None:
-    """Three SIGKILLs per run, anywhere: in a rollout, in an update, while a checkpoint is written."""
+    """SIGKILL anywhere: twice by the clock, and in a rollout, in an update, and while a checkpoint is written."""
     options = {**identity_options, **SHAPES[shape], "updates": 30, "save_every": 1}
     whole = train(load_config({**options, "name": "whole"}))
     rng = random.Random(shape)
     killed = whole.with_name("killed")
-    kills = 0
-    for _ in range(10):
-        begun = (killed / "config.yaml").exists() and any((killed / "checkpoints").glob("update-*[0-9]"))
+    kills = ["clock", "clock", *MOMENTS]
+    rng.shuffle(kills)
+    for kind in [*kills, "none"]:
+        begun = any((killed / "checkpoints").glob("update-*[0-9]"))
         extra = {"resume": True} if begun else {"overwrite": killed.exists()}
-        process = start({**options, "name": "killed", **extra})
-        if kills < 3:
-            # Some fall before the first update of the process, some between two of its writes.
-            target = updates_of(killed) + rng.randint(0, 6)
-            while process.poll() is None and updates_of(killed) < target:
-                time.sleep(0.002)
-            time.sleep(rng.uniform(0.0, 0.2))
-            process.send_signal(signal.SIGKILL)
-            output = process.communicate()[0]
-            assert process.returncode == -signal.SIGKILL, output  # it had not ended by itself
-            kills += 1
-            continue
+        moment = (kind, rng.randint(1, MOMENTS.get(kind, 1)), rng.random() < 0.5)
+        process = start({**options, "name": "killed", **extra}, moment)
+        if kind == "clock":
+            kill_by_the_clock(process, killed, rng)
         output = process.communicate()[0]
-        assert process.returncode == 0, output
-        break
-    else:
-        raise AssertionError("never finished")
+        # It had not ended by itself, but for the last one.
+        assert process.returncode == (0 if kind == "none" else -signal.SIGKILL), output
+        half_done = list((killed / "checkpoints").glob("*.partial"))
+        assert half_done or kind not in ("half a checkpoint", "a checkpoint without its name")
+        print(shape, moment, updates_of(killed))
     metrics, weights, played = left_behind(killed)
     want_metrics, want_weights, want_played = left_behind(whole)
     assert metrics == want_metrics

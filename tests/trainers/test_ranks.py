@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +18,6 @@ from safetensors.torch import load_file
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import train
 from trajgym.trainers.ranks import Ranks
-
-CODE = """
-import json, os, signal, sys, time
-sys.path.insert(0, {tests!r})
-import conftest
-from trajgym.envs.base import ToolEnv
-from trajgym.errors import RewardError
-from trajgym.trainers.config import load_config
-from trajgym.trainers import grpo
-rank = int(os.environ["RANK"])
-trainer = None
-{extra}
-grpo.train(load_config(json.loads({options!r})))
-"""
 
 DEAD = """
 real = ToolEnv.reset
@@ -64,43 +47,6 @@ def played(self, update, round, interrupt):
     return real(self, update, round, interrupt)
 Player._round = played
 """
-
-
-@pytest.fixture
-def launch(identity_options: dict[str, Any]) -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
-    running: list[subprocess.Popen[str]] = []
-
-    def start(extra: str = "", **options: Any) -> list[subprocess.Popen[str]]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        code = CODE.format(
-            tests=str(Path(__file__).parent), extra=extra, options=json.dumps({**identity_options, **options})
-        )
-        for rank in range(2):
-            world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-            environment = {
-                **os.environ,
-                **world,
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "OMP_NUM_THREADS": "1",
-            }
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", code],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    env={**environment, "ACCELERATE_USE_CPU": "true"},
-                )
-            )
-        return running
-
-    yield start
-    for process in running:
-        process.kill()
-        process.communicate()
 
 
 def outputs(processes: list[subprocess.Popen[str]]) -> list[str]:
