@@ -23,7 +23,7 @@ def main(args: Sequence[str]) -> int:
         print(
             "Options: trajgym pipeline RECIPE --help. The keys of a recipe are the same. docs/pipeline.md tells more."
         )
-        print("The same command goes on where it was stopped; --overwrite True begins again.")
+        print("The same command goes on where it was stopped; --overwrite begins again.")
         return 0 if args else 2
     if args[0] == "history":
         return _history(args[1:])

@@ -14,7 +14,23 @@ import trajgym
 from trajgym import cli
 from trajgym.errors import ConfigError, DataError, TrainingError
 
-COMMANDS = ["audit", "diagnose", "doctor", "envs", "grade", "play", "quickstart", "train"]
+COMMANDS = [
+    *(
+        "audit",
+        "data",
+        "diagnose",
+        "doctor",
+        "dpo",
+        "envs",
+        "evaluate",
+        "export",
+        "grade",
+        "online",
+        "pipeline",
+        "plan",
+    ),
+    *("play", "quickstart", "reward-model", "rlaif", "serve", "sft", "train", "tune"),
+]
 
 
 def process(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -90,7 +106,10 @@ def test_a_command_gets_its_arguments_and_gives_the_status(command: Any) -> None
         (TrainingError("not a number"), 1, "trajgym envs: not a number\n"),
         (KeyboardInterrupt(), 130, "\nInterrupted.\n"),
         (KeyboardInterrupt("Stopped after 3 updates."), 130, "\nStopped after 3 updates.\n"),
-        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "needs the package 'peft.x'"),
+        (ModuleNotFoundError("No module named 'peft.x'", name="peft.x"), 1, "needs the package 'peft', "),
+        (ModuleNotFoundError("x", name="prometheus_client.core"), 1, "pip install 'trajgym[serve]'\n"),
+        (ModuleNotFoundError("x", name="openai"), 1, "pip install 'trajgym[api]'\n"),
+        (ModuleNotFoundError("x", name="elsewhere"), 1, "pip install 'trajgym[train]'\n"),
     ],
 )
 def test_errors_are_one_line_and_a_status(
@@ -123,7 +142,7 @@ def test_without_torch_it_says_what_to_install(args: list[str]) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"trajgym {args[0]}: needs the package 'torch', which is not installed. "
-        "Everything for training comes with: pip install 'trajgym[train]'\n"
+        "It comes with: pip install 'trajgym[train]'\n"
     )
 
 

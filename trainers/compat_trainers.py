@@ -80,13 +80,12 @@ class _Wrapper(abc.ABC):
         self.output_dir = Path(given.pop("output_dir", "output")).expanduser()
         self.project: str | None = given.pop("wandb_project", None)
         self.split: str = given.pop("split", "train")
-        rows = given.pop("custom_dataset", None)
-        named = given.pop("dataset", None)
-        self.rows: DatasetLike | None = rows if dataset is None else dataset
-        if self.rows is None and named is not None and not isinstance(named, (str, Path)):
-            self.rows, named = named, None
+        direct, named = given.pop("custom_dataset", None), given.pop("dataset", None)
+        rows = next((data for data in (dataset, direct, named) if data is not None), None)
+        # Rows themselves, or what is found under a name.
+        self.rows: DatasetLike | None = None if isinstance(rows, str) else rows
         env = given.setdefault("env", _ENV)
-        self.dataset = str(named or ("custom_dataset" if self.rows is not None else default_dataset(env)))
+        self.dataset = rows if isinstance(rows, str) else default_dataset(env) if rows is None else "custom_dataset"
         monitors = monitors_of(
             use_tensorboard=given.pop("use_tensorboard", True), use_wandb=given.pop("use_wandb", False)
         )
@@ -103,7 +102,7 @@ class _Wrapper(abc.ABC):
             "name": self.output_dir.name,
             **given,
         }
-        if {"updates", "epochs"} & set(given):
+        if {"updates", "epochs"} & set(given) and "num_epochs" not in given:
             del self.given["num_epochs"]
 
     @classmethod

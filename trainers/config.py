@@ -22,7 +22,12 @@ class GRPOConfig(Options):
 
     # What is trained, and on what
     model: str = Field("tiny", description="'tiny' (embedded), a folder, or a Hugging Face hub id.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights' number format.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="The model's numbers; what is trained has a float32 copy that learns."
+    )
+    quantization: Literal["none", "8bit", "4bit"] = Field(
+        "none", description="Frozen weights in fewer bits, beneath adapters (use_lora); needs bitsandbytes."
+    )
     device: str = Field("auto", description="'auto', 'cpu', 'cuda', 'cuda:1', …")
     thinking: bool = Field(False, description="Let the chat template open a reasoning block, where it has one.")
     env: str = Field("ArithmeticTool-v0", description="Environment id.")
@@ -204,6 +209,11 @@ class GRPOConfig(Options):
             raise ValueError(
                 f"max_turn_tokens ({self.max_turn_tokens}) must be smaller than max_episode_tokens "
                 f"({self.max_episode_tokens}), which also holds the prompt"
+            )
+        if self.quantization != "none" and not self.use_lora:
+            raise ValueError(
+                f"quantization {self.quantization} needs use_lora: true, since a weight of so few bits cannot take the "
+                "small steps of an optimiser; to train all weights leave it at none"
             )
         if self.minibatches > self.groups_per_update:
             raise ValueError(

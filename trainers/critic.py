@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trajgym.errors import TrainingError
 from trajgym.trainers.batch import MicroBatch, make_batch
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.masters import Masters
 from trajgym.trainers.models import checkpoint_activations
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
@@ -65,7 +66,8 @@ class Critic:
         self.model = ValueModel(policy).to(device)
         if config.gradient_checkpointing:
             checkpoint_activations(self.model.body)
-        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._masters = Masters(p for p in self.model.parameters() if p.requires_grad)
+        self._parameters = self._masters.trained
         self._optimizer = torch.optim.AdamW(
             self._parameters, lr=config.value_learning_rate, weight_decay=config.weight_decay
         )
@@ -114,6 +116,7 @@ class Critic:
             self.guard.done()
             loss = math.fsum(share for share in shares if not isinstance(share, str)) if epoch == 0 else loss
             self._optimizer.step()
+            self._masters.publish()
             self._optimizer.zero_grad(set_to_none=True)
         skipped = {"value_skipped_steps": float(self.guard.skipped)}
         return {"value_loss": loss, "value_explained": _explained(targets, old, weights)} | skipped
@@ -144,12 +147,13 @@ class Critic:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know: the trained weights and the optimiser's state."""
         trained = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-        return {"weights": trained, "optimizer": self._optimizer.state_dict(), "skipped": self.guard.in_a_row}
+        optimizer = self._masters.optimizer_state(self._optimizer)
+        return {"weights": trained, "optimizer": optimizer, "skipped": self.guard.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.model.load_state_dict(state["weights"], strict=False)
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._masters.load_optimizer_state(self._optimizer, state["optimizer"])
         self.guard.in_a_row = int(state.get("skipped", 0))
 
     def _micro(self, trajectories: Sequence[Trajectory], numbers: Any) -> tuple[MicroBatch, ...]:

@@ -98,7 +98,12 @@ class GRPOTrainer:
         if self.ranks.count > 1 and config.device == "auto":
             self.device = self.ranks.device
         self.shards = Shards(self.ranks, config)
-        model, self.tokenizer = load_model(config.model, dtype=config.dtype, device=self.shards.place(self.device))
+        model, self.tokenizer = load_model(
+            config.model,
+            dtype=config.dtype,
+            device=self.shards.place(self.device),
+            quantization=config.quantization,
+        )
         if config.use_lora:
             model = add_lora(
                 model, rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed

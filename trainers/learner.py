@@ -18,6 +18,7 @@ from trajgym.trainers.batch import Batch, MicroBatch, make_batch, normalizer_val
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.loss import LossParts, policy_loss, sampler_weights
+from trajgym.trainers.masters import Masters
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.models import Reference, token_logprobs
 from trajgym.trainers.ranks import Ranks
@@ -63,7 +64,8 @@ class Learner:
         self.processed = 0  # tokens that went through models here, padding included
         self._ranks, self._shards, self._watch = ranks, shards, watch
         self.guard = StepGuard("policy", f"Lower learning_rate, or look at the trajectories in {folder}.")
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._masters = Masters(p for p in model.parameters() if p.requires_grad)
+        self._parameters = self._masters.trained
         self.optimizer = torch.optim.AdamW(self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
 
     def learn(
@@ -184,12 +186,12 @@ class Learner:
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimiser's state as one process would have it; of divided weights, on the main rank alone."""
-        state: dict[str, Any] = self.optimizer.state_dict()
+        state = self._masters.optimizer_state(self.optimizer)
         return gathered(state, keep=self._ranks.main) if self._shards.active else state
 
     def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved :meth:`optimizer_state`."""
-        self.optimizer.load_state_dict(like(state, self._parameters))
+        self._masters.load_optimizer_state(self.optimizer, like(state, self._parameters))
 
     def _add_whole_gradients(
         self,
@@ -233,6 +235,7 @@ class Learner:
             if wrong:
                 return wrong[0]
             self._ranks.together(partial(_backward, losses), joint=True)
+            self._masters.collect()
         return ""
 
     def _refer(self, share: Sequence[MicroBatch], reference: list[Tensor | None]) -> str:
@@ -325,6 +328,7 @@ class Learner:
     def _skip(self, reason: str) -> None:
         """Leave a step out on all ranks; where the weights of one are damaged, all of them stop."""
         self._shards.release(self.model)
+        self._masters.collect()  # or what is left of them would count in the next step
         self._ranks.together(lambda: self.guard.skip(reason, self._parameters))
 
     def _step(self, progress: float) -> float:
@@ -339,6 +343,7 @@ class Learner:
         self.guard.done()
         self.clean = False
         self.optimizer.step()
+        self._masters.publish()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 

@@ -2,9 +2,11 @@
 
 Bytes, with s for the bytes of a number, P for the weights and P' for those that are trained:
 
-    weights      P·s, the adapters in float32 where they are any; once more for a reference that is a copy
-    AdamW        2·P'·s (two moments), from the first step on
-    gradients    P'·s, while an update is computed
+    weights      P·s, the adapters in float32 where there are any; once more for a reference that is a copy
+    quantised    n/2 + n/64 for a matrix of n weights in 4 bits, n + 4·rows in 8; the rest of the model as ever
+    copies       4·P' of a model in bfloat16 whose own weights are trained: float32, for the optimiser to move
+    AdamW        8·P' (two moments in float32), from the first step on
+    gradients    4·P' (float32), while an update is computed
     cache        2·layers·kv_heads·head_size·s for each token of each slot, while episodes are played
     activations  what the backward pass needs, for each token of a micro-batch: see :func:`activation_bytes`
     logits       16·V for each token of a micro-batch: four float32 tensors of the vocabulary's width are alive at once
@@ -15,11 +17,13 @@ top.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from trajgym.errors import UnknownNameError
 from trajgym.trainers.config import GRPOConfig
-from trajgym.trainers.shape import ModelShape, lora_parameters
+from trajgym.trainers.quantization import QUANTIZATION_BITS
+from trajgym.trainers.shape import Linear, ModelShape, lora_parameters
 
 __all__ = ["MemoryEstimate", "activation_bytes", "estimate", "models_held"]
 
@@ -58,6 +62,7 @@ class MemoryEstimate:
         reference: A copy for the KL; with adapters the policy itself is the reference, and this is 0.
         value: PPO's value model.
         reward: A learned reward; 0 where rules pay.
+        copies: Of the trained weights in float32, where the model's are in bfloat16.
         optimizer: Moments of AdamW.
         gradients: Of the larger one of what is trained.
         cache: Keys and values of all slots at full length.
@@ -72,6 +77,7 @@ class MemoryEstimate:
     reference: int
     value: int
     reward: int
+    copies: int
     optimizer: int
     gradients: int
     cache: int
@@ -89,7 +95,7 @@ class MemoryEstimate:
     @property
     def held(self) -> int:
         """What is there all the time."""
-        return self.models + self.optimizer
+        return self.models + self.copies + self.optimizer
 
     @property
     def peak(self) -> int:
@@ -101,6 +107,7 @@ class MemoryEstimate:
         """Return the bytes by name, the largest first."""
         named = {
             "weights": self.models,
+            "float32 copies": self.copies,
             "optimiser states": self.optimizer,
             "gradients": self.gradients,
             "key/value cache": self.cache,
@@ -117,7 +124,6 @@ def estimate(
     *,
     algorithm: str | None = None,
     learned_reward: bool = False,
-    bits: int | None = None,
 ) -> MemoryEstimate:
     """Return what a run needs on its device.
 
@@ -126,20 +132,19 @@ def estimate(
         config: The run's options.
         algorithm: In the place of the one in the options.
         learned_reward: Whether a model as large as the policy pays, and not rules.
-        bits: Of each weight of the blocks' linear layers, where these are stored in 4 or 8.
     """
     size = 2 if config.dtype == "bfloat16" else _FLOAT
     adapters = lora_parameters(shape, rank=config.lora_rank, targets=config.lora_targets) if config.use_lora else 0
     weights = shape.parameters * size
-    if bits is not None:
-        packed = sum(x.outputs * x.inputs * x.count for x in shape.linears)
-        weights -= packed * size - packed * bits // 8
+    if (bits := QUANTIZATION_BITS[config.quantization]) is not None:
+        weights += sum((_packed_bytes(x, bits) - x.outputs * x.inputs * size) * x.count for x in shape.linears)
     ppo = (algorithm or config.algorithm) == "ppo"
-    bare = 0 if shape.tied else shape.head * size  # a value model has no head over the vocabulary
-    value = weights - bare + adapters * _FLOAT + (shape.hidden + 1) * _FLOAT if ppo else 0
+    bare = 0 if shape.tied else shape.head  # a value model has no head over the vocabulary
+    value_head = shape.hidden + 1
+    value = weights - bare * size + adapters * _FLOAT + value_head * _FLOAT if ppo else 0
     trained = adapters or shape.parameters
-    trained_bytes = adapters * _FLOAT or shape.parameters * size
-    value_trained = (adapters * _FLOAT or shape.parameters * size - bare) + (shape.hidden + 1) * _FLOAT
+    value_trained = (adapters or shape.parameters - bare) + value_head if ppo else 0
+    copied = 0 if adapters or size == _FLOAT else trained + value_trained - (value_head if ppo else 0)
 
     most = config.groups_per_update * config.num_generations * config.max_episode_tokens
     tokens = max(config.max_episode_tokens, min(config.microbatch_tokens, most))  # a row cannot be divided
@@ -148,8 +153,9 @@ def estimate(
         reference=0 if config.use_lora or config.kl_coef == 0 else weights,
         value=value,
         reward=weights if learned_reward else 0,
-        optimizer=2 * (trained_bytes + (value_trained if ppo else 0)),
-        gradients=max(trained_bytes, value_trained if ppo else 0),
+        copies=copied * _FLOAT,
+        optimizer=2 * (trained + value_trained) * _FLOAT,
+        gradients=max(trained, value_trained) * _FLOAT,
         cache=config.slots * config.max_episode_tokens * shape.kv_numbers * size,
         rollout=_prefill_bytes(shape, config, size),
         activations=activation_bytes(shape, tokens, size=size, checkpointing=config.gradient_checkpointing),
@@ -180,6 +186,15 @@ def activation_bytes(shape: ModelShape, tokens: int, *, size: int = _FLOAT, chec
     """
     block = shape.hidden * size if checkpointing else _block_bytes(shape, size)
     return tokens * (shape.layers * block + _norm_bytes(shape, size))
+
+
+def _packed_bytes(layer: Linear, bits: int) -> int:
+    """Return what one matrix takes in 8 or 4 bits, its scales and, of 4 bits, its two tables included."""
+    count = layer.outputs * layer.inputs
+    if bits == 8:
+        return count + _FLOAT * layer.outputs
+    blocks = math.ceil(count / 64)
+    return math.ceil(count / 2) + blocks + _FLOAT * math.ceil(blocks / 256) + _FLOAT * (256 + 16 + 1)
 
 
 def _block_bytes(shape: ModelShape, size: int) -> int:

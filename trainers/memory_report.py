@@ -31,9 +31,7 @@ class MemoryReport:
     warning: str
 
 
-def memory_report(
-    shape: ModelShape, config: GRPOConfig, available: int | None, *, loaded: int = 0, bits: int | None = None
-) -> MemoryReport:
+def memory_report(shape: ModelShape, config: GRPOConfig, available: int | None, *, loaded: int = 0) -> MemoryReport:
     """Compare what a run needs with what there is.
 
     Args:
@@ -41,15 +39,14 @@ def memory_report(
         config: The run's options.
         available: Bytes that are free on the device; ``None`` when nobody knows.
         loaded: Bytes of the run that are there already, as the policy's weights are once they are loaded.
-        bits: Of the weights that are stored in 4 or 8.
     """
-    need = estimate(shape, config, bits=bits)
+    need = estimate(shape, config)
     line = f"Memory: {_holds(config, need)}, about {_size(need.peak)} with everything else ({_largest(need)})"
     if available is not None:
         line += f"; {_size(available + loaded)} are there"
     line += "."
     if config.algorithm != "ppo":
-        ppo = estimate(shape, config, algorithm="ppo", learned_reward=True, bits=bits)
+        ppo = estimate(shape, config, algorithm="ppo", learned_reward=True)
         held = models_held("ppo")
         line += f" PPO would hold {len(held)} ({', '.join(held)}), about {_size(ppo.peak)}."
     missing = need.peak - loaded
@@ -58,7 +55,7 @@ def memory_report(
     return MemoryReport(
         line,
         f"This run may need {_size(missing)} more than it holds now, and {_size(available)} are free. "
-        f"What would help: {'; '.join(remedies(shape, config, bits=bits))}.",
+        f"What would help: {'; '.join(remedies(shape, config))}.",
     )
 
 
@@ -77,7 +74,7 @@ def available_memory(device: str) -> int | None:
     return None if memory is None else memory.available
 
 
-def remedies(shape: ModelShape, config: GRPOConfig, *, bits: int | None = None) -> list[str]:
+def remedies(shape: ModelShape, config: GRPOConfig) -> list[str]:
     """Return what to change, what saves most first, each with how much it saves by itself.
 
     Fewer or smaller groups count only where they would leave less than a full micro-batch.
@@ -85,12 +82,11 @@ def remedies(shape: ModelShape, config: GRPOConfig, *, bits: int | None = None) 
     Args:
         shape: The policy's sizes.
         config: The run's options.
-        bits: Of the weights that are stored in 4 or 8.
     """
-    peak = estimate(shape, config, bits=bits).peak
+    peak = estimate(shape, config).peak
     saved = {}
     for text, change in _changes(config):
-        saved[text] = peak - estimate(shape, config.model_copy(update=change), bits=bits).peak
+        saved[text] = peak - estimate(shape, config.model_copy(update=change)).peak
     helping = sorted((text for text in saved if saved[text] >= _WORTH * peak), key=lambda text: -saved[text])
     return [f"{text} saves {_size(saved[text])}" for text in helping] or ["a smaller model"]
 
@@ -118,6 +114,9 @@ def _changes(config: GRPOConfig) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "dtype: bfloat16", {"dtype": "bfloat16"}
     if not config.use_lora:
         yield "use_lora: true", {"use_lora": True}
+        yield "use_lora: true and quantization: 4bit", {"use_lora": True, "quantization": "4bit"}
+    elif config.quantization != "4bit":
+        yield "quantization: 4bit", {"quantization": "4bit"}
 
 
 def _holds(config: GRPOConfig, need: MemoryEstimate) -> str:

@@ -1,4 +1,4 @@
-r"""A summary of titles, sentences and tables as Markdown and as one HTML page in which no text can act.
+"""A summary of titles, sentences and tables as Markdown and as one HTML page in which no text can act.
 
 >>> print(as_markdown("Run", [Section("Next", ["Go on."], ["a", "b"], [["1", "x|y"]])]))
 # Run
@@ -9,7 +9,7 @@ r"""A summary of titles, sentences and tables as Markdown and as one HTML page i
 <BLANKLINE>
 | a | b |
 |---|---|
-| 1 | x\|y |
+| 1 | x&#124;y |
 <BLANKLINE>
 """
 
@@ -69,13 +69,11 @@ def as_html(title: str, sections: Sequence[Section]) -> str:
 
 
 def _inert(text: str) -> str:
-    line = " ".join(visible(str(text)).split())
-    for character in "\\`*_[]<>|":
-        # Underscores and backslashes inside of names and paths are harmless, and common.
-        if character not in "\\_":
-            line = line.replace(character, f"\\{character}" if character != "<" else "&lt;")
-    return line
+    return " ".join(visible(str(text)).split()).translate(_SAFE)
 
+
+# Characters that make a cell, a tag, a link or code; whatever stands before them, these stay text.
+_SAFE = str.maketrans({"|": "&#124;", "<": "&lt;", "[": "&#91;", "`": "'"})
 
 _TEMPLATE = """<!DOCTYPE html>
 <html lang="en">

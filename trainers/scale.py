@@ -110,14 +110,14 @@ def choose_plan(
         slow = f"{machines} machines, whose weights travel over the network"
         return Plan(divided, gpus, machines, reason=slow)
     if parameters > LARGE:
-        reason = f"{_billions(parameters)} weights are more than {_billions(LARGE)}"
+        reason = f"{_count(parameters)} weights are more than {_count(LARGE)}"
         if engine == "deepspeed" and _whole_weights(parameters, need) <= device_memory / 2:
             return Plan("zero2", gpus, reason=f"{reason}; whole weights leave half of each GPU free")
         return Plan(divided, gpus, reason=reason)
     if need is not None and need.peak > _ROOM * device_memory:
         reason = f"one process would need {need.peak / _GIB:.1f} GiB of {device_memory / _GIB:.0f} GiB"
         return Plan(divided, gpus, reason=reason)
-    return Plan("ddp", gpus, reason=f"{_billions(parameters)} weights fit on each of {gpus} GPUs")
+    return Plan("ddp", gpus, reason=f"{_count(parameters)} weights fit on each of {gpus} GPUs")
 
 
 def memory_per_device(plan: Plan, need: MemoryEstimate) -> int:
@@ -216,8 +216,8 @@ def _whole_weights(parameters: float, need: MemoryEstimate | None) -> float:
     return need.models if need is not None else 2 * 2 * parameters
 
 
-def _billions(parameters: float) -> str:
-    return f"{parameters / 1e9:.3g} billion"
+def _count(parameters: float) -> str:
+    return f"{parameters / 1e9:.3g} billion" if parameters >= 1e8 else f"{parameters / 1e6:.3g} million"
 
 
 def _size(size: int) -> str:

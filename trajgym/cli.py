@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,12 +67,23 @@ def _run(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "trajgym":
             raise
+        package = error.name.split(".")[0]
         print(
-            f"trajgym {name}: needs the package {error.name!r}, which is not installed. "
-            "Everything for training comes with: pip install 'trajgym[train]'",
+            f"trajgym {name}: needs the package {package!r}, which is not installed. It comes with: "
+            f"pip install 'trajgym[{_extra_with(package)}]'",
             file=sys.stderr,
         )
         return 1
+
+
+def _extra_with(package: str) -> str:
+    """Return the extra of trajgym that brings a package; ``train`` where none names it, since most does."""
+    for requirement in importlib.metadata.requires("trajgym") or ():
+        extra = re.search(r"extra == ['\"](\w+)", requirement)
+        needed = re.match(r"[\w.-]+", requirement)
+        if extra and needed and extra[1] != "dev" and needed[0].replace("-", "_") == package:
+            return extra[1]
+    return "train"
 
 
 def _is_command(function: ast.FunctionDef) -> bool:

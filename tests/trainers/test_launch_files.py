@@ -145,22 +145,18 @@ def test_commands() -> None:
 
 
 @pytest.mark.slow
-def test_accelerate_launches_a_run_from_a_file(identity_options: dict[str, Any], tmp_path: Path) -> None:
-    config = {**launch_config(Plan("ddp", 2), mixed_precision="no"), "distributed_type": "MULTI_CPU", "use_cpu": True}
-    (tmp_path / "two.yaml").write_text(yaml.safe_dump(config | {"main_process_port": 0}))
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_accelerate_launches_a_run_from_a_file(name: str, identity_options: dict[str, Any], tmp_path: Path) -> None:
+    (launch,) = write_launch_files(Plan(name, 2), tmp_path, mixed_precision="no")
     options = {**identity_options, "env": "ArithmeticTool-v0", "model": "tiny", "name": "launched", "monitors": []}
-    options |= {"updates": 1, "groups_per_update": 2, "num_generations": 2, "max_episode_tokens": 512}
+    options |= {"updates": 1, "groups_per_update": 2, "num_generations": 2, "max_episode_tokens": 512, "device": "cpu"}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(options))
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(tmp_path / "two.yaml")]
-    command += ["-m", "trajgym.cli", "train", str(tmp_path / "run.yaml")]
-    fsdp = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-    done = subprocess.run(
-        command,
-        env={**os.environ, **fsdp, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(launch)]
+    command += ["--main_process_port", "0", "-m", "trajgym.cli", "train", str(tmp_path / "run.yaml")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "divided among 2 ranks" in done.stdout
+    assert ("divided among 2 ranks" in done.stdout) == (name == "fsdp")
+    assert done.stdout.count("1/1") == 1  # of two processes, one speaks
+    (checkpoint,) = (tmp_path / "runs" / "launched" / "checkpoints").iterdir()
+    assert (checkpoint / "model" / "model.safetensors").is_file()

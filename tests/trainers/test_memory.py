@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from trajgym.errors import UnknownNameError
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.masters import Masters
 from trajgym.trainers.memory import activation_bytes, estimate, models_held
 from trajgym.trainers.models import add_lora, load_model
 from trajgym.trainers.shape import Linear, ModelShape, shape_of
@@ -48,10 +49,13 @@ def test_models_by_algorithm() -> None:
 def test_weights_are_exact(dtype: str) -> None:
     model, _ = load_model("tiny", dtype=dtype)
     need = estimate(shape_of(model), options(dtype=dtype))
-    assert need.policy == need.reference == need.gradients == bytes_of(model)
-    assert need.optimizer == 2 * bytes_of(model)
+    assert need.policy == need.reference == bytes_of(model)
     assert need.models == 2 * bytes_of(model)
     assert need.trained == sum(p.numel() for p in model.parameters())
+    masters = Masters(model.parameters())
+    assert need.gradients == sum(p.nbytes for p in masters.trained)
+    assert need.optimizer == 2 * need.gradients
+    assert need.copies == (need.gradients if dtype == "bfloat16" else 0)
     assert estimate(shape_of(model), options(dtype=dtype, kl_coef=0.0)).reference == 0
 
 
@@ -67,29 +71,36 @@ def test_adapters_are_exact_and_the_reference_is_free(dtype: str) -> None:
     assert need.trained == sum(p.numel() for p in trained)
     assert need.gradients == sum(p.nbytes for p in trained)
     assert need.optimizer == 2 * need.gradients
+    assert need.copies == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [False, True])
-def test_the_value_model_is_exact(lora: bool) -> None:
+def test_the_value_model_is_exact(lora: bool, dtype: str) -> None:
     from trajgym.trainers.critic import ValueModel
 
-    model, _ = load_model("tiny")
+    model, _ = load_model("tiny", dtype=dtype)
     shape = shape_of(model)
     if lora:
         model = add_lora(model, rank=16, alpha=32, targets=TARGETS, seed=0)
-    need = estimate(shape, options(algorithm="ppo", use_lora=lora))
+    need = estimate(shape, options(algorithm="ppo", use_lora=lora, dtype=dtype))
     value = ValueModel(model)
     assert need.value == bytes_of(value)
-    trained = sum(p.nbytes for m in (model, value) for p in m.parameters() if p.requires_grad)
-    assert need.optimizer == 2 * trained
+    trained = [p for m in (model, value) for p in m.parameters() if p.requires_grad]
+    masters = Masters(trained)
+    assert need.optimizer == 2 * sum(p.nbytes for p in masters.trained)
+    assert need.copies == sum(m.nbytes for m, p in zip(masters.trained, trained, strict=True) if m is not p)
     assert need.reward == 0
     assert estimate(shape, options(), algorithm="ppo", learned_reward=True).reward == 4 * shape.parameters
 
 
-def test_fewer_bits_shrink_the_blocks_alone() -> None:
-    full = estimate(QWEN, options(dtype="bfloat16", use_lora=True))
-    four = estimate(QWEN, options(dtype="bfloat16", use_lora=True), bits=4)
-    assert full.policy - four.policy == sum(x.outputs * x.inputs * x.count for x in QWEN.linears) * 3 // 2
+@pytest.mark.parametrize(("kind", "each"), [("8bit", 1.0), ("4bit", 0.516)])
+def test_fewer_bits_shrink_the_blocks_alone(kind: str, each: float) -> None:
+    """A weight of 4 bits takes 0.5 bytes, and 1/64 more for the scale of its block."""
+    full, few = (estimate(QWEN, options(dtype="bfloat16", use_lora=True, quantization=bits)) for bits in ("none", kind))
+    count = sum(x.outputs * x.inputs * x.count for x in QWEN.linears)
+    assert (full.policy - few.policy) / count == pytest.approx(2.0 - each, abs=0.005)
+    assert (few.optimizer, few.gradients, few.reference) == (full.optimizer, full.gradients, 0)
 
 
 def test_cache_and_logits_by_hand() -> None:
@@ -156,6 +167,7 @@ import sys, torch
 from torch.profiler import ProfilerActivity, profile
 from trajgym.trainers.batch import make_batch
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.masters import Masters
 from trajgym.trainers.memory import estimate
 from trajgym.trainers.models import checkpoint_activations, load_model, token_logprobs
 from trajgym.trainers.shape import shape_of
@@ -174,13 +186,15 @@ if light:
 stream = TokenStream(tuple(range(length)), (0,) * 8 + (1,) * (length - 8), (-1,) * 8 + (0,) * (length - 8),
                      (0.0,) * length)
 played = Trajectory(Task("t", "", ""), (), (Step(Action(""), Observation()),), (stream,))
-optimizer = torch.optim.AdamW(model.parameters())
+masters = Masters(model.parameters())
+optimizer = torch.optim.AdamW(masters.trained)
 
 def update(rows):
     (micro,) = make_batch([played] * rows, [[1.0]] * rows, normalizer=1.0, pad_id=0, max_tokens=length * rows).micro
     (-token_logprobs(model, micro, 1.0)[0].sum()).backward()
     optimizer.step()
     optimizer.zero_grad()
+    masters.publish()
 
 update(1)  # loads what the libraries load late
 optimizer.state.clear()
@@ -196,7 +210,7 @@ for event in sorted(events, key=lambda e: e.start_ns()):
     held += event.nbytes()
     most = max(most, held)
 need = estimate(shape_of(model), config)
-print(need.peak - need.models - need.cache, most, grown)
+print(need.peak - need.models - need.copies - need.cache, most, grown)
 """
 
 

@@ -92,7 +92,7 @@ def test_the_best_advice_comes_first() -> None:
 def test_a_run_that_is_as_small_as_can_be() -> None:
     config = options(
         num_generations=2, groups_per_update=1, slots=1, microbatch_tokens=1, max_turn_tokens=1, max_episode_tokens=2,
-        gradient_checkpointing=True, dtype="bfloat16", use_lora=True, lora_targets=("q_proj",),
+        gradient_checkpointing=True, dtype="bfloat16", use_lora=True, lora_targets=("q_proj",), quantization="4bit",
     )  # fmt: skip
     assert remedies(SHAPE, config) == ["a smaller model"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,10 @@ def test_errors(values: dict[str, Any], args: list[str], message: str) -> None:
 )
 def test_errors_in_the_options_of_a_stage(section: str, given: dict[str, Any], message: str) -> None:
     config = load_pipeline_config({section: given})
+    grpo = functools.partial(config.grpo_config, Path("x"), "m", finite=True)
+    read = functools.partial(config.sft_config, Path("x")) if section == "sft" else grpo
     with pytest.raises(ConfigError) as error:
-        if section == "sft":
-            config.sft_config(Path("x"))
-        else:
-            config.grpo_config(Path("x"), "m", finite=True)
+        read()
     assert message in str(error.value)
 
 

@@ -40,9 +40,9 @@ def test_hostile_text_stays_text_on_the_page() -> None:
 def test_hostile_text_breaks_no_line_of_markdown() -> None:
     lines = as_markdown(HOSTILE, sections(HOSTILE)).split("\n")
     assert [line for line in lines if line.startswith("#")] == [lines[0], lines[2]]
-    assert all("<" not in line and "](" not in line.replace("\\](", "") for line in lines)
+    assert all("<" not in line and "[" not in line for line in lines)
     table = [line for line in lines if line.startswith("|")]
-    assert [line.replace("\\|", "").count("|") for line in table] == [3, 3, 3]
+    assert [line.count("|") for line in table] == [3, 3, 3]
 
 
 def test_plain_text_is_readable() -> None:

@@ -361,8 +361,9 @@ def test_smollm2_learns_to_call_the_calculator(
     options = {"model": str(smollm2_folder), "env": "GSM8KTool-v0", "output_dir": str(tmp_path), "monitors": (),
                "env_kwargs": {"tools": ["calculator"], "instructions": "signature"}, "max_samples": 24,
                "eval_samples": 4, "epochs": 1, "batch_size": 4, "use_lora": True, "learning_rate": 5e-4,
-               "eval_every": 3, "max_length": 1024}  # fmt: skip
+               "eval_every": 2, "max_length": 1024}  # fmt: skip
     rows = metrics(train_sft(load_sft_config(options)))
-    assert rows[-1]["eval_loss"] < 0.8 * next(row["eval_loss"] for row in rows if "eval_loss" in row)
+    first, *_, last = (row["eval_loss"] for row in rows if "eval_loss" in row)
+    assert last < first - 0.05
     model, _ = load_model(str(tmp_path / "sft-seed0" / "model"))
     assert model.num_parameters() > 130e6
