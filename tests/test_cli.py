@@ -82,7 +82,7 @@ def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["trian"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("trajgym trian: Unknown command 'trian'. Did you mean 'train'? Known: 'audit', 'diagnose', ")
+    assert err.startswith("trajgym trian: Unknown command 'trian'. Did you mean 'train'? Known: 'audit', 'data', ")
 
 
 @pytest.mark.parametrize("name", ["", "envs.py", "make-tiny", "../cli", "__init__"])

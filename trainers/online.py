@@ -1,7 +1,8 @@
 """Online mode: go on from what a deployed policy has done, without spoiling it.
 
 Logged trajectories are sifted, the policy learns from what is left, and is measured before and after: on tasks of the
-same kind, and on tasks that it must not forget. When it is clearly worse at either, the result is the model it began with. An audit says what was used, what was not, and why.
+same kind, and on tasks that it must not forget. When it is clearly worse at either, the result is the model it began
+with. An audit says what was used, what was not, and why.
 
 A log is older than the policy that learns from it. A token of it counts min(π/π_log, C), with π the policy that begins
 the step and π_log what the log says of itself.
