@@ -135,11 +135,11 @@ def memory_per_device(plan: Plan, need: MemoryEstimate) -> int:
         return need.peak
     n = plan.processes
     if plan.name == "zero2":
-        held = need.models + need.optimizer // n
+        held = need.models + (need.copies + need.optimizer) // n
         update = need.gradients // n + need.activations + max(need.logits, need.recomputed)
         return held + max(need.cache + need.rollout, update)
     here = plan.name == "fsdp"
-    held = (need.models + need.optimizer) // n if here else 0
+    held = (need.models + need.copies + need.optimizer) // n if here else 0
     update = (need.gradients // n if here else 0) + need.activations + max(need.logits, need.recomputed)
     once = need.policy + need.logits  # a pass without a gradient
     return held + max(need.policy + need.cache + need.rollout, once, update)

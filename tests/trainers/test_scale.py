@@ -90,18 +90,18 @@ def test_a_plan_knows_its_names() -> None:
 
 def test_what_each_device_holds_at_its_fullest() -> None:
     need = MemoryEstimate(
-        policy=80, reference=80, value=0, reward=0, optimizer=160, gradients=80, cache=300, rollout=20,
+        policy=80, reference=80, value=0, reward=0, copies=40, optimizer=160, gradients=80, cache=300, rollout=20,
         activations=100, recomputed=0, logits=40, trained=20,
     )  # fmt: skip
     each = {name: memory_per_device(Plan(name, 8), need) for name in ("ddp", "zero2", "fsdp", "zero3")}
     assert each == {
-        "ddp": 160 + 160 + 320,  # everything, and the cache of the rollout
-        "zero2": 160 + 20 + 320,
-        "fsdp": 40 + 80 + 320,  # shares, one whole policy, and the cache
+        "ddp": 160 + 40 + 160 + 320,  # everything, and the cache of the rollout
+        "zero2": 160 + 25 + 320,
+        "fsdp": 45 + 80 + 320,  # shares, one whole policy, and the cache
         "zero3": 80 + 320,
     }
     update = replace(need, cache=0, activations=500)
-    assert memory_per_device(Plan("fsdp", 8), update) == 40 + 10 + 500 + 40
+    assert memory_per_device(Plan("fsdp", 8), update) == 45 + 10 + 500 + 40
 
 
 def test_a_rank_says_what_it_needs(shape: ModelShape) -> None:
