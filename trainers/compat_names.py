@@ -24,13 +24,13 @@ ACCUMULATION = 4
 """Batches of which an update of GRPO is made, where nothing else is said."""
 
 _SHARED = {"num_epochs": "epochs", "lora_target_modules": "lora_targets", "save_steps": "save_every"}
+_SHARED |= {"logging_steps": "log_every"}
 
 NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "sft": {
             **_SHARED,
             "gradient_accumulation_steps": "gradient_accumulation",
-            "logging_steps": "log_every",
             "eval_steps": "eval_every",
         },
         "grpo": {**_SHARED, "max_new_tokens": "max_turn_tokens"},

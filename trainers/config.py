@@ -178,6 +178,7 @@ class GRPOConfig(Options):
     log_trajectories: int = Field(16, ge=0, description="Trajectories written to the run folder per update.")
     monitors: tuple[str, ...] = Field(("tensorboard",), description="Where numbers go: tensorboard, wandb, trackio.")
     progress: Literal["table", "line"] = Field("table", description="How updates are printed.")
+    log_every: int = Field(1, ge=1, description="Updates per printed line; files and monitors get every update.")
 
     @model_validator(mode="before")
     @classmethod

@@ -359,6 +359,7 @@ class GRPOTrainer:
             writers=make_writers(config.monitors, self.folder, first=self.update),
             epochs=math.ceil(config.epochs or self.schedule.epoch(total)) or 1,
             options=config.plain() | {"model_parameters": parameters},
+            print_every=config.log_every,
         )
         if self.accounting.memory.warning:
             print(f"  ! {self.accounting.memory.warning}", flush=True)

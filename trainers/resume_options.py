@@ -11,8 +11,8 @@ __all__ = ["Changes", "changes"]
 # Where it is written, for how long it goes on, what is told of it: no number of the run depends on these.
 _FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
 _FREE |= {"log_trajectories", "monitors", "progress", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
-_FREE |= {"rank_deadline"}
-_FREE |= {"log_every", "eval_every"}  # of supervised training
+_FREE |= {"rank_deadline", "group_deadline", "log_every"}
+_FREE |= {"eval_every"}  # of supervised training
 
 # What a run is told to change when it diverges or runs out of memory. The saved state fits all the same.
 _NOTED = {"learning_rate", "value_learning_rate", "lr_schedule", "warmup_ratio", "max_grad_norm", "kl_coef"}

@@ -67,6 +67,7 @@ GRPO = [
     *SHARED,
     ("batch_size", 8, "groups_per_update", 4),
     ("gradient_accumulation_steps", 8, "groups_per_update", 4),
+    ("logging_steps", 9, "log_every", 9),
     ("num_generations", 4, "num_generations", 4),
     ("num_generations", 4, "groups_per_update", 4),
     ("max_new_tokens", 64, "max_turn_tokens", 64),

@@ -62,6 +62,12 @@ def test_the_identity_environment_is_solved(identity_options: dict[str, Any], se
     assert sum(success[-3:]) / 3 > 0.9
 
 
+def test_not_every_update_is_printed(identity_options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    train(load_config({**identity_options, "updates": 3, "log_every": 2}))
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "/3 " in line]
+    assert printed == ["2/3", "3/3"]
+
+
 @pytest.mark.parametrize(
     "options",
     [

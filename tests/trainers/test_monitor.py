@@ -226,3 +226,13 @@ def test_an_error_that_is_known_is_explained(tmp_path: Path, capsys: pytest.Capt
     (line,) = capsys.readouterr().out.splitlines()
     assert "microbatch_tokens 16384 → 8192" in line
     assert line.endswith("[out_of_memory]")
+
+
+def test_some_updates_are_printed_and_all_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder(tmp_path)
+    monitor = Monitor(run, total=10, first=0, print_every=4)
+    for update in range(1, 11):
+        monitor.update({"update": update})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["4/10", "8/10", "10/10"]
+    rows = (run.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(row)["update"] for row in rows] == [*range(1, 11)]
