@@ -82,7 +82,7 @@ _TEMPLATE = """<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
-<style>{{ style | safe }} td, li { overflow-wrap: anywhere; }</style>
+<style>{{ style | safe }} td, thead th { overflow-wrap: break-word; } li { overflow-wrap: anywhere; }</style>
 </head>
 <body>
 <h1>{{ title }}</h1>
