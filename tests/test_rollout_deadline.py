@@ -92,7 +92,7 @@ def test_who_hangs_is_left_behind(
     assert (len(made), hangs.seed) == (6, 2)  # it is not used again
     begin = time.monotonic()
     pool.close()
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 30, "it did not wait for the one that hangs"
     over.set()
     end = time.monotonic() + 30
     while not hangs.closed and time.monotonic() < end:

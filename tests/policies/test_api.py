@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import socket
@@ -99,7 +100,9 @@ def policy(fake: Fake) -> Iterator[Callable[..., APIPolicy]]:
     made = []
 
     def make_policy(**options: Any) -> APIPolicy:
-        made.append(APIPolicy("m", **{"base_url": fake.url, "backoff": 0.01, "timeout": 0.5, "attempts": 3, **options}))
+        made.append(
+            APIPolicy("m", **{"base_url": fake.url, "backoff": 0.01, "timeout": 30.0, "attempts": 3, **options})
+        )
         return made[-1]
 
     yield make_policy
@@ -124,7 +127,10 @@ def garbage(body: bytes, **headers: str) -> Answer:
 
 
 def hangs(handler: BaseHTTPRequestHandler, _: Any) -> None:
-    time.sleep(1.5)
+    """Says nothing until the client has gone."""
+    with contextlib.suppress(ConnectionError):
+        handler.connection.recv(1)
+    handler.close_connection = True
 
 
 def dribbles(handler: BaseHTTPRequestHandler, _: Any) -> None:
@@ -133,10 +139,12 @@ def dribbles(handler: BaseHTTPRequestHandler, _: Any) -> None:
     handler.send_header("Content-Type", "application/json")
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
-    for _ in range(15):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
-        time.sleep(0.1)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+            time.sleep(0.1)
+    handler.close_connection = True
 
 
 def half(handler: BaseHTTPRequestHandler, _: Any) -> None:
@@ -179,7 +187,7 @@ BROKEN = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_may_pass_is_tried_again(fake: Fake, policy: Callable[..., APIPolicy], kind: str) -> None:
     fake.behaviours = [BROKEN[kind], reply("#### 3")]
-    own = policy()
+    own = policy(timeout=3.0) if kind in ("hangs", "dribbles") else policy()  # and a whole reply is in time
     assert own.act(ASK, TASK) == "#### 3"
     assert (own.usage.requests, own.usage.retries, own.usage.outages) == (1, 1, 0)
 
@@ -187,7 +195,7 @@ def test_what_may_pass_is_tried_again(fake: Fake, policy: Callable[..., APIPolic
 @pytest.mark.parametrize("kind", ["hangs", "half json", "429", "500", "drops"])
 def test_what_does_not_pass_is_an_outage(fake: Fake, policy: Callable[..., APIPolicy], kind: str) -> None:
     fake.behaviours = [BROKEN[kind]]
-    own = policy(timeout=0.2)
+    own = policy(timeout=1.0) if kind == "hangs" else policy()
     with pytest.raises(EndpointError, match="no reply in 3 attempts"):
         own.act(ASK, TASK)
     assert len(fake.asked) == 3
@@ -345,7 +353,7 @@ def test_an_abandoned_episode_closes_its_connection(fake: Fake, policy: Callable
     began = time.monotonic()
     assert own.finish(0) == ()
     own.close()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 25, "it did not wait for a reply"
     with pytest.raises(EndpointError, match="closed"):
         own.act(ASK, TASK)
 
