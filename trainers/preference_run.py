@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
 from trajgym.errors import ConfigError, TrainingError
 from trajgym.trainers.interrupt import Interrupt, Interrupted
 from trajgym.trainers.preference_config import PreferenceOptions
 from trajgym.trainers.preferences import PreferencePair
 from trajgym.trainers.runfolder import RunFolder, storage_errors
-from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.step_watch import StepWatch
 from trajgym.trainers.writers import Writer, make_writers
 
 __all__ = [
@@ -78,7 +77,7 @@ def quiet_libraries() -> Iterator[None]:
         yield
 
 
-class RunWatch(TrainerCallback):  # type: ignore[misc]  # transformers carries no types
+class RunWatch(StepWatch):
     """Follows a run of transformers' trainer: numbers, checkpoints, Ctrl-C, steps that are none.
 
     Args:
@@ -98,16 +97,14 @@ class RunWatch(TrainerCallback):  # type: ignore[misc]  # transformers carries n
         digest: str,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self.step, self.total = 0, 0  # finished optimiser steps, and those of the whole run
+        super().__init__("Look at the pairs, lower learning_rate, or take float32 as dtype.")
         self._config, self._folder, self._interrupt, self._names = config, folder, interrupt, names or {}
         self._digest = digest
-        self._guard = StepGuard("model", "Look at the pairs, lower learning_rate, or take float32 as dtype.")
         self._writers: Sequence[Writer] = ()
-        self._start = time.perf_counter()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know."""
-        return {"skipped": self._guard.in_a_row, "pairs": self._digest}
+        return {"skipped": self.guard.in_a_row, "pairs": self._digest}
 
     def saved(self, checkpoint: Path) -> None:
         """Tell the writers of a finished checkpoint."""
@@ -127,7 +124,7 @@ class RunWatch(TrainerCallback):  # type: ignore[misc]  # transformers carries n
             Interrupted: After Ctrl-C; the last finished step was saved.
         """
         if state:
-            self._guard.in_a_row = int(state["watch"]["skipped"])
+            self.guard.in_a_row = int(state["watch"]["skipped"])
         done = False
         try:
             with quiet_libraries():
@@ -142,23 +139,9 @@ class RunWatch(TrainerCallback):  # type: ignore[misc]  # transformers carries n
                 "command and --resume."
             )
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the writers, now that it is known how long the run is."""
-        self.step, self.total = state.global_step, state.max_steps
+    def begin(self) -> None:
+        """Open the writers."""
         self._writers = make_writers(self._config.monitors, self._folder, first=self.step)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        self._start = time.perf_counter()
-        self._guard.skipped = 0
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
-        """Leave out a step whose gradient is not a number; it would spoil the weights for good."""
-        trained = [p for p in model.parameters() if p.grad is not None]
-        if all(bool(torch.isfinite(p.grad).all()) for p in trained):
-            self._guard.done()
-        else:
-            self._guard.skip(f"The gradient of step {state.global_step + 1} is not a finite number.", trained)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say what is to be done after this step."""
@@ -173,11 +156,11 @@ class RunWatch(TrainerCallback):  # type: ignore[misc]  # transformers carries n
             return
         row: dict[str, Any] = {"update": state.global_step}
         row |= {self._names.get(k, k): v for k, v in logs.items() if k not in _DROPPED}
-        row |= {"skipped_steps": self._guard.skipped, "time/update": time.perf_counter() - self._start}
+        row |= {"skipped_steps": self.guard.skipped, "time/update": time.perf_counter() - self.start}
         self._folder.log(row)
         for writer in self._writers:
             writer.log(row, state.global_step)
-        if not math.isfinite(row["loss"]) and not self._guard.skipped:
+        if not math.isfinite(row["loss"]) and not self.guard.skipped:
             raise TrainingError(f"The loss of step {state.global_step} is {row['loss']}. Lower learning_rate.")
         if state.global_step % self._config.log_every == 0 or state.global_step in (1, self.total):
             shown = " | ".join(f"{_PRINTED[k]} {row[k]:.3f}" for k in _PRINTED if k in row)

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import TrainerCallback
-
 from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.sft_config import SFTConfig
-from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.step_watch import StepWatch
 
 __all__ = ["Watch"]
 
@@ -22,7 +19,7 @@ _TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "entropy", "token_accur
 _TAKEN_HELD_OUT = ("eval_loss", "eval_entropy", "eval_token_accuracy")
 
 
-class Watch(TrainerCallback):  # type: ignore[misc]  # transformers carries no types
+class Watch(StepWatch):
     """Follows a run of transformers' trainer, step by step.
 
     Args:
@@ -43,53 +40,30 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # transformers carries no t
         held_out: bool,
         data: str,
     ) -> None:
-        self.step = 0  # finished optimiser steps
-        self.total = 0  # optimiser steps of the whole run
+        super().__init__("Look at the rows, lower learning_rate, or take float32 as dtype.")
         self.monitor: Monitor | None = None
         self._config, self._open, self._interrupt, self._held_out = config, open_monitor, interrupt, held_out
         self._data = data
-        self._guard = StepGuard("model", "Look at the rows, lower learning_rate, or take float32 as dtype.")
         self._row: dict[str, Any] | None = None  # waits for its eval_loss
-        self._start = time.perf_counter()
         self._tokens = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know."""
-        return {"skipped": self._guard.in_a_row, "data": self._data}
+        return {"skipped": self.guard.in_a_row, "data": self._data}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self._guard.in_a_row = int(state["skipped"])
+        self.guard.in_a_row = int(state["skipped"])
 
     def saved(self, checkpoint: Path) -> None:
         """Tell the writers of a finished checkpoint."""
         assert self.monitor is not None
         self.monitor.saved(checkpoint)
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, optimizer: Any, lr_scheduler: Any, **kwargs: Any
-    ) -> None:
-        """Open the monitor; of a run that goes on at another rate than before, take the new one."""
-        lr_scheduler.base_lrs = [args.learning_rate for _ in lr_scheduler.base_lrs]
-        for group, factor in zip(optimizer.param_groups, lr_scheduler.lr_lambdas, strict=True):
-            group["lr"] = args.learning_rate * factor(lr_scheduler.last_epoch)
-        lr_scheduler._last_lr = [group["lr"] for group in optimizer.param_groups]  # what is logged
-        self.step, self.total = state.global_step, state.max_steps
+    def begin(self) -> None:
+        """Open the monitor."""
         self.monitor = self._open(self.total, self.step)
         self.monitor.begin()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        self._start = time.perf_counter()
-        self._guard.skipped = 0
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
-        """Leave out a step whose gradient is not a number; it would spoil the weights for good."""
-        trained = [p for p in model.parameters() if p.grad is not None]
-        if all(bool(torch.isfinite(p.grad).all()) for p in trained):
-            self._guard.done()
-        else:
-            self._guard.skip(f"The gradient of step {state.global_step + 1} is not a finite number.", trained)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say what is to be done after this step."""
@@ -104,11 +78,11 @@ class Watch(TrainerCallback):  # type: ignore[misc]  # transformers carries no t
         """Report a step; where the held-out rows are looked at, once that is done."""
         if "loss" not in logs:
             return
-        seconds = time.perf_counter() - self._start
+        seconds = time.perf_counter() - self.start
         tokens, self._tokens = logs["num_tokens"] - self._tokens, logs["num_tokens"]
         found = {_NAMES.get(name, name): value for name, value in logs.items()}
         self._row = {"update": state.global_step, **{name: found[name] for name in _TAKEN if name in found}}
-        self._row |= {"tokens": tokens, "skipped_steps": self._guard.skipped}
+        self._row |= {"tokens": tokens, "skipped_steps": self.guard.skipped}
         self._row |= {"time/update": seconds, "time/tokens_per_second": tokens / seconds}
         if not control.should_evaluate:
             self._report()

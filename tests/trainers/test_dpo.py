@@ -26,6 +26,7 @@ from trajgym.trainers.preference_config import DPOConfig, load_dpo_config
 from trajgym.trainers.preference_run import RunWatch
 from trajgym.trainers.preference_sources import pairs_from_rewards
 from trajgym.trainers.preferences import PreferencePair, make_pair
+from trajgym.trainers.runfolder import CheckpointWarning
 from trajgym.types import Message
 
 PAIRS = [make_pair(q, q, wrong) for q in "0123" for wrong in "0123" if wrong != q]
@@ -86,6 +87,26 @@ def test_stopped_and_resumed_is_the_run_that_was_not(
     left, right = weights(whole), weights(resumed)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[k], right[k]) for k in left)
+
+
+def test_a_run_goes_on_at_the_rate_that_it_is_given(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RunWatch.on_step_end
+
+    def stop(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._interrupt.requested = state.global_step == 2
+        real(self, args, state, control, **kwargs)
+
+    more = {"epochs": 2, "lr_schedule": "constant", "warmup_ratio": 0.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWatch, "on_step_end", stop)
+        with pytest.raises(Interrupted):
+            train_dpo(configured(options, name="slower", **more), pairs=PAIRS)
+    with pytest.warns(CheckpointWarning, match=r"learning_rate: 0\.005 before, 0\.001 now"):
+        folder = train_dpo(
+            configured(options, name="slower", resume=True, **{**more, "learning_rate": 1e-3}), pairs=PAIRS
+        )
+    rows = [json.loads(row) for row in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([5e-3] * 2 + [1e-3] * 4)
 
 
 def test_every_loss_beta_and_the_held_out_report(options: dict[str, Any]) -> None:
