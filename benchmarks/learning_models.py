@@ -3,9 +3,9 @@
 A run of the benchmark may take half a minute of one core, so its model has a quarter of a million weights and a
 tokenizer that writes the frame of a call, a number and a room as one token each: what is copied from the question is
 then copied in one go, which is what so small a model can learn in minutes. It first learns the work from sound
-demonstrations, then a bad habit: to slip at half of the steps of a calculation, or to settle for the box at half of the
-turns. What reinforcement learning has left to teach is which of the two things that the model does was right, at every
-step, which is a matter of credit.
+demonstrations, then a bad habit: to slip at a third of the steps of a calculation, or to settle for the box at half of
+the turns. What reinforcement learning has left to teach is which of the two things that the model does was right, at
+every step, which is a matter of credit.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rounds import Array, Estimate, estimate
 
 __all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
 
-_SMOOTH = 8  # updates (128 episodes) whose mean success has to reach the target
+_SMOOTH = 8  # updates (256 episodes) whose mean success has to reach the target
 _LAST = 16  # updates at the end of a run that its final figures are the mean of
 _GRID = 60  # points of the figure's curves
 

@@ -55,15 +55,18 @@ def main(args: Sequence[str]) -> int:
     config = load_config(options.recipe)
     if options.model is not None:
         config = config.model_copy(update={"model": options.model})
+    # What is wrong with these is said before a model is looked up, which may take a while.
+    how: dict[str, Any] = {
+        "machines": options.machines, "engine": options.engine, "device_memory": options.gpu_memory * _GIB
+    }  # fmt: skip
+    choose_plan(options.parameters or 1, options.gpus, **how)
     shape = None if options.parameters is not None else _shape(config.model)
     need = None if shape is None else estimate(shape, config)
     plan = choose_plan(
         options.parameters if shape is None else shape.parameters,
         options.gpus,
-        machines=options.machines,
-        engine=options.engine,
         need=need,
-        device_memory=options.gpu_memory * _GIB,
+        **how,
     )
     if options.plan is not None:
         plan = Plan(options.plan, plan.processes, plan.machines, reason="it was asked for")
