@@ -37,10 +37,12 @@ class Running:
         httpx = pytest.importorskip("httpx2")
         return httpx.Client(base_url=self.url, timeout=60, **options)
 
-    def slow_down(self, seconds: float) -> None:
-        """Let each token take so long from now on."""
+    def slow_down(self, seconds: float, *, endless: bool = False) -> None:
+        """Let each token take so long from now on, and no answer end before its budget."""
         real = type(self.service.engine._sampler).step
         sampler = self.service.engine._sampler
+        if endless:
+            sampler._rows._stops = sampler._rows._stops[:0]
 
         def step() -> Any:
             time.sleep(seconds)

@@ -218,7 +218,7 @@ def test_keys_that_ask_for_nothing_are_accepted(server: Any) -> None:
 
 def test_what_takes_too_long_is_ended(start: Callable[..., Any]) -> None:
     slow = start(Limits(slots=1, max_new_tokens=900, request_seconds=0.3))
-    slow.slow_down(0.02)
+    slow.slow_down(0.02, endless=True)
     with pytest.raises(openai.InternalServerError, match="longer than this server allows") as caught:
         ask(slow, max_tokens=900, temperature=5, messages=[{"role": "user", "content": "go"}])
     assert caught.value.status_code == 504

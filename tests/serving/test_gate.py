@@ -189,7 +189,7 @@ def test_connections_are_limited(start: Start) -> None:
 
 def test_the_queue_is_bounded_and_says_when_to_come_back(start: Start) -> None:
     server = start(Limits(slots=1, queue=2, max_new_tokens=900))
-    server.slow_down(0.02)
+    server.slow_down(0.02, endless=True)
     body = {"prompt": "go", "max_new_tokens": 40, "temperature": 5}
     replies: list[Any] = []
 
@@ -210,7 +210,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_back(start: Start) -> None:
 @pytest.mark.parametrize("path", ["/generate", "/v1/chat/completions", "stream"])
 def test_a_client_that_hangs_up_frees_its_slot(start: Start, path: str) -> None:
     server = start(Limits(slots=1, queue=1, max_new_tokens=900))
-    server.slow_down(0.02)
+    server.slow_down(0.02, endless=True)
     if path == "/generate":
         body: dict[str, Any] = {"prompt": "go", "max_new_tokens": 900, "temperature": 9}
     else:
