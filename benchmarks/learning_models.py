@@ -10,13 +10,14 @@ every step, which is a matter of credit.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,15 @@ class Lesson:
         difficulty: The environment's argument.
         habit: How often the demonstrator gives way to its bad habit.
         passes: How often each is seen.
+        rate: Peak learning rate of a new schedule, which begins with this lesson; the schedule of the lesson before
+            goes on when it is left out.
     """
 
     count: int
     difficulty: tuple[int, int]
     habit: float = 0.0
     passes: int = 1
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,14 @@ STUDENTS = {
     "arithmetic": Student(
         "ArithmeticTool-v0",
         Calculating,
-        (Lesson(3000, (1, 2), passes=2), Lesson(6000, (1, 8), passes=6), Lesson(1500, (1, 8), habit=0.35)),
+        (
+            Lesson(3000, (1, 2), passes=2),
+            Lesson(12000, (1, 8), passes=7),
+            Lesson(1500, (1, 8), habit=0.5, rate=1e-3),
+        ),
         {"system": "", "distractors": 0.0},
+        width=96,
+        learning_rate=3e-3,
         sharpness=1.5,
     ),
     "detour": Student(
@@ -151,24 +161,18 @@ def teach(student: Student, *, seed: int, say: Callable[[str], None]) -> tuple[A
     renderer = Renderer(tokenizer)
     model = build_model(tokenizer, width=student.width, layers=student.layers, seed=seed)
     say(f"{model.num_parameters():,} weights, {len(tokenizer)} tokens; demonstrations {time.monotonic() - start:.0f} s")
-    batches = [
-        batch
-        for lesson, played in zip(student.lessons, lessons, strict=True)
-        for turn in range(lesson.passes)
-        for batch in _batches([demonstration(renderer, t) for t in played], seed + turn)
-    ]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=student.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 50) * _cosine(s / len(batches)))
     model.train()
-    for step, batch in enumerate(batches):
-        loss, imitation = _imitation(model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        optimizer.zero_grad()
-        if step % 100 == 0 or step == len(batches) - 1:
-            say(f"step {step:4d}/{len(batches)}  loss {imitation:.4f}  {time.monotonic() - start:.0f} s")
+    for course in _courses(student.lessons):
+        batches = [
+            batch
+            for i in course
+            for turn in range(student.lessons[i].passes)
+            for batch in _batches([demonstration(renderer, t) for t in lessons[i]], seed + turn)
+        ]
+        peak = student.lessons[course[0]].rate or student.learning_rate
+        for step, imitation in enumerate(_learn(model, batches, peak)):
+            if step % 100 == 0 or step == len(batches) - 1:
+                say(f"step {step:4d}/{len(batches)}  loss {imitation:.4f}  {time.monotonic() - start:.0f} s")
     with torch.no_grad():
         model.model.norm.weight.mul_(student.sharpness)  # the last thing before the logits, which are linear in it
     return model.eval(), tokenizer
@@ -196,6 +200,26 @@ def _play(student: Student, lesson: Lesson, seed: int) -> list[Trajectory]:
     options = {**student.env_kwargs, "difficulty": lesson.difficulty}
     with EnvPool(lambda: make(student.env, **options), threads=1) as pool:
         return collect(student.demonstrator(lesson.habit), pool, episodes, deterministic=True)
+
+
+def _courses(lessons: Sequence[Lesson]) -> list[list[int]]:
+    """Return the lessons that share a schedule, by their places."""
+    begins = [i for i, lesson in enumerate(lessons) if i == 0 or lesson.rate is not None]
+    return [list(range(a, b)) for a, b in itertools.pairwise([*begins, len(lessons)])]
+
+
+def _learn(model: Any, batches: Sequence[Sequence[TokenStream]], peak: float) -> Iterator[float]:
+    """Imitate batch after batch, and yield each one's loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98))
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 50) * _cosine(s / len(batches)))
+    for batch in batches:
+        loss, imitation = _imitation(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        optimizer.zero_grad()
+        yield imitation
 
 
 def _batches(rows: Sequence[TokenStream], seed: int) -> list[list[TokenStream]]:
