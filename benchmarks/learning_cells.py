@@ -112,7 +112,7 @@ SHARED: dict[str, Any] = {
     "groups_per_update": 4,
     "num_generations": 8,
     "slots": 32,
-    "env_threads": 1,
+    "env_threads": 0,
     "kl_coef": 0.0,
     "device": "cpu",
     "monitors": (),

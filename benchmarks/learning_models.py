@@ -163,12 +163,11 @@ def teach(student: Student, *, seed: int, say: Callable[[str], None]) -> tuple[A
     say(f"{model.num_parameters():,} weights, {len(tokenizer)} tokens; demonstrations {time.monotonic() - start:.0f} s")
     model.train()
     for course in _courses(student.lessons):
-        batches = [
-            batch
-            for i in course
-            for turn in range(student.lessons[i].passes)
-            for batch in _batches([demonstration(renderer, t) for t in lessons[i]], seed + turn)
-        ]
+        batches = []
+        for i in course:
+            rows = [demonstration(renderer, t) for t in lessons[i]]
+            for turn in range(student.lessons[i].passes):
+                batches += _batches(rows, seed + turn)
         peak = student.lessons[course[0]].rate or student.learning_rate
         for step, imitation in enumerate(_learn(model, batches, peak)):
             if step % 100 == 0 or step == len(batches) - 1:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trajgym.errors import ConfigError, EpisodeError, TrainingError
 from trajgym.policies.base import SampledTurn, Sampler
+from trajgym.policies.decode import find_decoder
 from trajgym.policies.draws import int64
 from trajgym.policies.kv import Pass, RowCache
 from trajgym.policies.rows import Rows, TurnStart
@@ -118,6 +119,7 @@ class HFSampler(Sampler):
         device = next(self._model.parameters()).device
         self._device = device
         self._cache = RowCache(self._slots, self._max_length)
+        self._decoder = None if self._eager else find_decoder(self._model)
         self._streams: dict[int, Stream] = {}
         self._at: list[Stream | None] = [None] * self._slots  # the stream in each row
         self._asked: list[Stream] = []  # their turn begins with the next step
@@ -215,7 +217,13 @@ class HFSampler(Sampler):
         positions = self._rows.position[: self._live, None].clone()
         reach = int(positions.max()) + 1
         plan = Pass(None, positions, torch.ones_like(positions, dtype=torch.bool), reach)
-        logits = self._forward(self._rows.latest[: self._live, None], plan, reach)
+        tokens = self._rows.latest[: self._live, None]
+        if self._decoder is None:
+            logits = self._forward(tokens, plan, reach)
+        else:
+            self._cache.begin(plan, reach)
+            logits = self._decoder(tokens, plan, self._cache).float()
+            self.counters.computed_tokens += self._live
         self._sample(self._index(range(self._live)), logits)
 
     def _prefill(self, chunks: list[Chunk]) -> None:

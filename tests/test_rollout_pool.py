@@ -14,6 +14,7 @@ import pytest
 
 from trajgym import rollout, rollout_pool
 from trajgym.envs.spaces import Unicode
+from trajgym.errors import ConfigError
 from trajgym.policies.base import TextPolicy
 from trajgym.rollout import EnvPool, Episode, collect
 from trajgym.types import Message, Task
@@ -43,6 +44,42 @@ def test_as_many_threads_as_there_are_calls_at_once() -> None:
         assert sorted(call.result(60)[0] for call in met) == [0, 0, 1, 1, 2, 2, 3, 3]
         assert threads() - before == 4
     assert threads() == before
+
+
+def test_without_threads_calls_run_where_they_are_asked_for() -> None:
+    def whose() -> tuple[str]:
+        return (threading.current_thread().name,)
+
+    def fail() -> tuple[str]:
+        raise ValueError("broken")
+
+    before = threads()
+    with EnvPool(Quiet, threads=0) as pool:
+        assert pool.submit(whose).result(0) == (threading.current_thread().name,)
+        with pytest.raises(ValueError, match="broken"):
+            pool.submit(fail).result(0)
+        assert threads() == before
+
+
+def test_nobody_can_be_left_behind_without_threads() -> None:
+    with pytest.raises(ConfigError, match="threads must be at least 1 with a deadline, got 0"):
+        EnvPool(Quiet, threads=0, deadline=1.0)
+    with pytest.raises(ConfigError, match="threads must be at least 0, got -1"):
+        EnvPool(Quiet, threads=-1)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_same_episodes_with_threads_and_without(deterministic: bool) -> None:
+    from trajgym.envs.make import make
+    from trajgym.policies.scripted import ExpertPolicy
+
+    plans = [Episode(seed, seed) for seed in range(6)]
+    played = []
+    for count in (0, 4):
+        with EnvPool(lambda: make("ArithmeticTool-v0"), threads=count) as pool:
+            played.append(collect(ExpertPolicy(capacity=3), pool, plans, deterministic=deterministic))
+    assert [t.steps[-1].reward > 0 for t in played[0]] == [True] * 6
+    assert played[0] == played[1]
 
 
 def test_a_call_that_is_left_gives_its_place_to_others() -> None:

@@ -60,7 +60,11 @@ class GRPOConfig(Options):
     temperature: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="Sampling temperature; the trained policy is the tempered one."
     )
-    env_threads: int = Field(16, ge=1, description="Environments that may step at the same time.")
+    env_threads: int = Field(
+        16,
+        ge=0,
+        description="Environments that may step at the same time; 0: in turn, without threads, for quick ones.",
+    )
     deterministic: bool = Field(
         True, description="Same seed, same bits: wait for all environments of a tick. False overlaps slow tools."
     )
@@ -128,6 +132,9 @@ class GRPOConfig(Options):
         "constant", description="Z: trajectories × max_turn_tokens, tokens, turns, or mean per trajectory."
     )
     microbatch_tokens: int = Field(16384, ge=1, description="Padded tokens per forward pass; bounds memory.")
+    share_prefix: Literal["auto", "off"] = Field(
+        "auto", description="Compute what trajectories begin with in common once per pass, where the model can."
+    )
     gradient_checkpointing: bool = Field(False, description="Less memory for a slower backward pass.")
 
     # PPO's value model

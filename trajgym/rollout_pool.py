@@ -61,20 +61,27 @@ class EnvPool:
 
     Args:
         make_env: Makes one environment.
-        threads: Most environments that step at the same time.
+        threads: Most environments that step at the same time; 0 steps them one after the other in the caller's
+            thread, which costs least where all of them answer at once.
         deadline: Seconds that an environment may take to answer, and a group of episodes for its last members; see
             :mod:`trajgym.rollout_deadline`. ``None`` waits for ever.
 
     Raises:
-        ConfigError: When the deadline is not a finite number above 0.
+        ConfigError: When the deadline is not a finite number above 0, or threads are negative, or none, which nobody
+            can leave behind at a deadline.
     """
 
     def __init__(self, make_env: MakeEnv, *, threads: int = 32, deadline: float | None = None) -> None:
         if deadline is not None and not 0 < deadline < math.inf:
             raise ConfigError(f"deadline must be a finite number of seconds above 0, or None; got {deadline!r}.")
+        if threads < 0 or (threads == 0 and deadline is not None):
+            raise ConfigError(
+                f"threads must be at least {0 if deadline is None else '1 with a deadline'}, got {threads}."
+            )
         self.deadline = deadline
         self._make = make_env
         self._idle: list[gymnasium.Env[str, str]] = []
+        self._inline = threads == 0
         self._threads = _Threads(threads)
 
     def take(self) -> gymnasium.Env[str, str]:
@@ -88,7 +95,10 @@ class EnvPool:
     def submit(self, method: Callable[..., Reply], *args: Any, **kwargs: Any) -> Call:
         """Run an environment's method beside everything else."""
         call = Call(lambda: method(*args, **kwargs), getattr(method, "__name__", "call").strip("_"))
-        self._threads.start(call)
+        if self._inline:
+            call._run()
+        else:
+            self._threads.start(call)
         return call
 
     def leave(self, call: Call, env: gymnasium.Env[str, str]) -> None:
@@ -170,5 +180,7 @@ def close_env(env: gymnasium.Env[str, str]) -> None:
     """Close an environment; one that is broken may fail even in that, and must not take the others with it."""
     try:
         env.close()
-    except Exception:
+    except BaseException as error:  # SystemExit too
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # that may be Ctrl-C
         _log.warning("An environment failed to close", exc_info=True)
