@@ -4,6 +4,8 @@
     python benchmarks/learning.py                   # the sweep; kill it and start it again as you like
     python benchmarks/learning.py --report          # table and figure of what is there
 
+Runs whose results lie in ``benchmarks/results`` count as done; ``--afresh`` does them again.
+
 Every cell (setting × method × reward × discount × seed) is one run of the trainer and leaves one JSON file in the
 output folder; the models they begin with are made first and kept. All turns of all episodes count, those of failed
 ones too. Success is that of the training episodes themselves: new problems, sampled at temperature 1, graded by their
@@ -20,10 +22,11 @@ from typing import Annotated
 import tyro
 from learning_cells import SETTINGS, cells, search_cells
 from learning_report import best_rates, figure, table
-from learning_runs import load_results, prepare_models, run_all
+from learning_runs import load_results, prepare_models, publish, restore, run_all
 
 __all__ = ["main"]
 
+PUBLISHED = Path(__file__).resolve().parent / "results" / "learning.jsonl"
 OUTPUT = Path(__file__).resolve().parents[1] / ".cache" / "benchmarks" / "learning"
 
 
@@ -34,10 +37,14 @@ def main(
     jobs: Annotated[int, tyro.conf.arg(help="Runs at the same time, one core each.")] = 2,
     search: Annotated[bool, tyro.conf.arg(help="Look for learning rates instead; one seed is enough.")] = False,
     report: Annotated[bool, tyro.conf.arg(help="Only write table and figure.")] = False,
+    afresh: Annotated[bool, tyro.conf.arg(help="Leave the published results out.")] = False,
+    publish_: Annotated[bool, tyro.conf.arg(name="publish", help="Write the results into the repository.")] = False,
 ) -> int:
     """Run what is missing, then report."""
     output = output.resolve()
     failed: list[str] = []
+    if not afresh:
+        restore(PUBLISHED, output)
     if not report:
         rates = best_rates(load_results(output))
         chosen = search_cells(seeds, cells_) if search else cells(seeds, cells_, rates)
@@ -49,6 +56,8 @@ def main(
     (output / "report.md").write_text(text, encoding="utf-8")
     figure(results, output / "report.png")
     print(text)
+    if publish_:
+        publish(output, PUBLISHED)
     for line in failed:
         print(line, file=sys.stderr)
     return 1 if failed else 0

@@ -21,6 +21,7 @@ __all__ = [
     "Cell",
     "Setting",
     "cells",
+    "kinds",
     "options",
     "search_cells",
 ]
@@ -108,6 +109,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """What sets each method apart, as options of :class:`trajgym.trainers.config.GRPOConfig`."""
 
+_PROCESS = ("trajectory", "return_to_go", "ppo")
+"""The methods that are run on the reward ``process``, whose question is what the trainer's own method makes of it."""
+
 SHARED: dict[str, Any] = {
     "groups_per_update": 4,
     "num_generations": 8,
@@ -149,6 +153,12 @@ class Cell:
         return f"{self.setting}-{self.method}-{self.reward}-g{self.gamma:g}-s{self.seed}{rate}"
 
 
+def kinds(setting: str) -> list[tuple[str, float, str]]:
+    """Return reward, discount and method of each kind of run in a setting."""
+    every = itertools.product(SETTINGS[setting].rewards, DISCOUNTS, METHODS)
+    return [(reward, gamma, method) for reward, gamma, method in every if _run(reward, method)]
+
+
 def cells(seeds: int, patterns: Iterable[str] = ("*",), rates: Mapping[str, float] | None = None) -> list[Cell]:
     """Return the cells of the sweep, all methods of a seed before the next seed.
 
@@ -160,7 +170,7 @@ def cells(seeds: int, patterns: Iterable[str] = ("*",), rates: Mapping[str, floa
     found = [
         Cell(setting, method, reward, gamma, seed, (rates or {}).get(f"{setting}-{method}", RATES[0]))
         for seed, setting in itertools.product(range(seeds), SETTINGS)
-        for reward, gamma, method in itertools.product(SETTINGS[setting].rewards, DISCOUNTS, METHODS)
+        for reward, gamma, method in kinds(setting)
     ]
     return _chosen(found, patterns)
 
@@ -171,6 +181,7 @@ def search_cells(seeds: int, patterns: Iterable[str] = ("*",)) -> list[Cell]:
         Cell(setting, method, reward, 1.0, SEARCH_SEED + seed, rate)
         for seed, setting in itertools.product(range(seeds), SETTINGS)
         for reward, rate, method in itertools.product(SETTINGS[setting].rewards, RATES, METHODS)
+        if _run(reward, method)
     ]
     return _chosen(found, patterns)
 
@@ -203,6 +214,10 @@ def options(cell: Cell, model: Path, *, updates: int, output_dir: Path, resume: 
         "resume": resume,
         "overwrite": not resume,
     }
+
+
+def _run(reward: str, method: str) -> bool:
+    return reward != "process" or method in _PROCESS
 
 
 def _chosen(found: Sequence[Cell], patterns: Iterable[str]) -> list[Cell]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_cells import DISCOUNTS, METHODS, RATES, SEARCH_SEED, SETTINGS
+from learning_cells import DISCOUNTS, METHODS, RATES, SEARCH_SEED, SETTINGS, kinds
 from rounds import Array, Estimate, estimate
 
 __all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
@@ -92,7 +92,7 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         lines += ["", f"### {about.title}: target {about.target:.0%} within {about.budget:,} turns", ""]
         lines += ["| reward | γ | method | seeds | rate | turns to target | area | final success | final return |"]
         lines += ["|---|---|---|---|---|---|---|---|---|"]
-        for reward, gamma, method in itertools.product(about.rewards, DISCOUNTS, METHODS):
+        for reward, gamma, method in kinds(setting):
             found = _of(results, setting, method, reward, gamma)
             if len(found) < seeds:
                 missing.append(f"{setting}-{method}-{reward}-g{gamma:g}: {seeds - len(found)}")
@@ -105,6 +105,9 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
     if rates:
         tried = ", ".join(f"{rate:g}" for rate in RATES)
         lines += ["", f"Learning rates were chosen from {tried} on other seeds, by area: {rates}."]
+    made = sorted({f"{SETTINGS[r['setting']].model} {r['model']}" for r in results})
+    if made:
+        lines += ["", f"Models that the runs began with: {', '.join(made)}."]
     return "\n".join(lines) + "\n"
 
 

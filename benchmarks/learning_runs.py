@@ -7,6 +7,7 @@ checkpoint, so that a benchmark that was killed goes on where it was, and the ru
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import multiprocessing
@@ -21,7 +22,7 @@ from typing import Any
 
 from learning_cells import SETTINGS, Cell, options
 
-__all__ = ["load_results", "prepare_models", "result_path", "run_all", "run_cell"]
+__all__ = ["load_results", "prepare_models", "publish", "restore", "result_path", "run_all", "run_cell"]
 
 _PART = 40  # updates of a run's first part
 _NICENESS = 10
@@ -62,6 +63,7 @@ def run_cell(cell: Cell, output: Path, *, budget: int | None = None, part: int =
             )
             curve = _curve(folder)
     result = {
+        "model": _fingerprint(model),
         "setting": cell.setting,
         "method": cell.method,
         "reward": cell.reward,
@@ -189,3 +191,42 @@ def _prepare(name: str, models: Path) -> Path:
 def load_results(output: Path) -> list[dict[str, Any]]:
     """Return the results that are there, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((output / "cells").glob("*.json"))]
+
+
+def restore(published: Path, output: Path) -> None:
+    """Lay results that were published where a benchmark keeps those that it has, unless it has them.
+
+    Args:
+        published: From :func:`publish`; nothing happens where it is missing.
+        output: The benchmark's folder.
+    """
+    lines = published.read_text(encoding="utf-8").splitlines() if published.is_file() else []
+    for line in lines:
+        row = json.loads(line)
+        target = output / "cells" / f"{row.pop('name')}.json"
+        if not target.is_file():
+            columns = row.pop("curve")
+            row["curve"] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(row), encoding="utf-8")
+
+
+def publish(output: Path, published: Path) -> None:
+    """Write what the report is made of into one file, a line per run.
+
+    Args:
+        output: The benchmark's folder.
+        published: JSON lines: a cell's fields, its name, and its curve column by column.
+    """
+    lines = []
+    for path in sorted((output / "cells").glob("*.json")):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        curve = {name: [round(point[name], 4) for point in row["curve"]] for name in ("env_steps", "success", "return")}
+        lines.append(json.dumps({"name": path.stem, **row, "seconds": round(row["seconds"]), "curve": curve}))
+    published.parent.mkdir(parents=True, exist_ok=True)
+    published.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _fingerprint(model: Path) -> str:
+    """Return a few digits that say which weights these are."""
+    return hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()[:12]

@@ -29,7 +29,7 @@ def learning() -> Iterator[SimpleNamespace]:
 def result(turns: list[float], success: list[float], **changes: Any) -> dict[str, Any]:
     curve = [{"env_steps": t, "success": s, "return": 2 * s} for t, s in zip(turns, success, strict=True)]
     cell = {"setting": "long", "method": "trajectory", "reward": "sparse", "gamma": 1.0, "seed": 0, "rate": 1e-3}
-    return {**cell, "budget": turns[-1], "curve": curve, **changes}
+    return {**cell, "model": "0a1b", "budget": turns[-1], "curve": curve, **changes}
 
 
 def test_what_a_run_comes_to(learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +58,9 @@ def test_a_run_that_never_gets_there_counts_with_its_whole_budget(
 def test_cells_say_everything_in_their_names(learning: SimpleNamespace) -> None:
     cells = learning.cells
     everything = cells.cells(5)
-    rewards = sum(len(setting.rewards) for setting in cells.SETTINGS.values())
-    kinds = rewards * len(cells.METHODS) * len(cells.DISCOUNTS)
+    kinds = sum(len(cells.kinds(setting)) for setting in cells.SETTINGS)
+    usual = {(r, g, m) for r in ("sparse", "dense", "hybrid") for g in (1.0, 0.9) for m in cells.METHODS}
+    assert all(usual <= set(cells.kinds(setting)) for setting in cells.SETTINGS)
     assert len({cell.name for cell in everything}) == len(everything) == 5 * kinds
     assert [cell.seed for cell in everything[: kinds + 1]] == [0] * kinds + [1], "a whole sweep of a seed comes first"
     (one,) = cells.cells(5, ["long-return_to_go-hybrid-g0.9-s3"], {"long-return_to_go": 4e-3})
@@ -112,6 +113,8 @@ def test_the_report_shows_what_is_there_and_names_what_is_missing(
     assert "`trajectory` with the sparse reward needs 2.00 [2.00, 2.00] times the turns" in text
     assert "long-ppo-dense-g0.9: 2" in text
     assert "long-trajectory-sparse-g1:" not in text
+    assert "long-rebn-process" not in text
+    assert "Models that the runs began with: arithmetic 0a1b." in text
     learning.report.figure(results, tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 1000
 
@@ -166,3 +169,20 @@ def test_a_run_leaves_a_result_and_goes_on_where_it_was(
     rest = json.loads(learning.runs.run_cell(cell, again, budget=40, part=5).read_text(encoding="utf-8"))
     assert [row["env_steps"] for row in rest["curve"]] == turns
     assert [row["success"] for row in rest["curve"]] == [row["success"] for row in found["curve"]]
+
+
+def test_published_results_count_as_done(learning: SimpleNamespace, tmp_path: Path) -> None:
+    ours, theirs, published = tmp_path / "ours", tmp_path / "theirs", tmp_path / "results" / "learning.jsonl"
+    learning.runs.restore(published, ours)
+    assert learning.runs.load_results(ours) == [], "nothing is published yet"
+    (ours / "cells").mkdir(parents=True)
+    rows = {"long-a": result([10, 20], [0.1, 0.25], seconds=3.4), "long-b": result([5], [0.5], seconds=1.0, seed=1)}
+    for name, row in rows.items():
+        (ours / "cells" / f"{name}.json").write_text(json.dumps(row), encoding="utf-8")
+    learning.runs.publish(ours, published)
+    assert len(published.read_text(encoding="utf-8").splitlines()) == 2
+    (theirs / "cells").mkdir(parents=True)
+    newer = result([7], [0.7], seconds=2.0)
+    (theirs / "cells" / "long-a.json").write_text(json.dumps(newer), encoding="utf-8")
+    learning.runs.restore(published, theirs)
+    assert learning.runs.load_results(theirs) == [newer, {**rows["long-b"], "seconds": 1}]
