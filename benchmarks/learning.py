@@ -4,7 +4,7 @@
     python benchmarks/learning.py                   # the sweep; kill it and start it again as you like
     python benchmarks/learning.py --report          # table and figure of what is there
 
-Runs whose results lie in ``benchmarks/results`` count as done; ``--afresh`` does them again.
+Models and results in ``benchmarks/results/learning`` count as done; ``--afresh`` makes them again.
 
 Every cell (setting × method × reward × discount × seed) is one run of the trainer and leaves one JSON file in the
 output folder; the models they begin with are made first and kept. All turns of all episodes count, those of failed
@@ -26,7 +26,7 @@ from learning_runs import load_results, prepare_models, publish, restore, run_al
 
 __all__ = ["main"]
 
-PUBLISHED = Path(__file__).resolve().parent / "results" / "learning.jsonl"
+PUBLISHED = Path(__file__).resolve().parent / "results" / "learning"
 OUTPUT = Path(__file__).resolve().parents[1] / ".cache" / "benchmarks" / "learning"
 
 
@@ -37,8 +37,10 @@ def main(
     jobs: Annotated[int, tyro.conf.arg(help="Runs at the same time, one core each.")] = 2,
     search: Annotated[bool, tyro.conf.arg(help="Look for learning rates instead; one seed is enough.")] = False,
     report: Annotated[bool, tyro.conf.arg(help="Only write table and figure.")] = False,
-    afresh: Annotated[bool, tyro.conf.arg(help="Leave the published results out.")] = False,
-    publish_: Annotated[bool, tyro.conf.arg(name="publish", help="Write the results into the repository.")] = False,
+    afresh: Annotated[bool, tyro.conf.arg(help="Leave what is published out.")] = False,
+    publish_: Annotated[
+        bool, tyro.conf.arg(name="publish", help="Write models and results into the repository.")
+    ] = False,
 ) -> int:
     """Run what is missing, then report."""
     output = output.resolve()

@@ -194,14 +194,17 @@ def load_results(output: Path) -> list[dict[str, Any]]:
 
 
 def restore(published: Path, output: Path) -> None:
-    """Lay results that were published where a benchmark keeps those that it has, unless it has them.
+    """Lay models and results that were published where a benchmark keeps those that it has, unless it has them.
 
     Args:
-        published: From :func:`publish`; nothing happens where it is missing.
+        published: A folder of :func:`publish`; nothing happens where it is missing.
         output: The benchmark's folder.
     """
-    lines = published.read_text(encoding="utf-8").splitlines() if published.is_file() else []
-    for line in lines:
+    for model in (published / "models").glob("*"):
+        if not (output / "models" / model.name).exists():
+            shutil.copytree(model, output / "models" / model.name)
+    table = published / "runs.jsonl"
+    for line in table.read_text(encoding="utf-8").splitlines() if table.is_file() else []:
         row = json.loads(line)
         target = output / "cells" / f"{row.pop('name')}.json"
         if not target.is_file():
@@ -212,19 +215,20 @@ def restore(published: Path, output: Path) -> None:
 
 
 def publish(output: Path, published: Path) -> None:
-    """Write what the report is made of into one file, a line per run.
+    """Write the models and what the report is made of into a folder.
 
     Args:
         output: The benchmark's folder.
-        published: JSON lines: a cell's fields, its name, and its curve column by column.
+        published: Filled with ``models/`` and ``runs.jsonl``, a line per run: a cell's fields, its name, and its curve
+            column by column.
     """
     lines = []
     for path in sorted((output / "cells").glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
         curve = {name: [round(point[name], 4) for point in row["curve"]] for name in ("env_steps", "success", "return")}
         lines.append(json.dumps({"name": path.stem, **row, "seconds": round(row["seconds"]), "curve": curve}))
-    published.parent.mkdir(parents=True, exist_ok=True)
-    published.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    shutil.copytree(output / "models", published / "models", dirs_exist_ok=True)
+    (published / "runs.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def _fingerprint(model: Path) -> str:

@@ -172,17 +172,23 @@ def test_a_run_leaves_a_result_and_goes_on_where_it_was(
 
 
 def test_published_results_count_as_done(learning: SimpleNamespace, tmp_path: Path) -> None:
-    ours, theirs, published = tmp_path / "ours", tmp_path / "theirs", tmp_path / "results" / "learning.jsonl"
+    ours, theirs, published = tmp_path / "ours", tmp_path / "theirs", tmp_path / "results"
     learning.runs.restore(published, ours)
     assert learning.runs.load_results(ours) == [], "nothing is published yet"
     (ours / "cells").mkdir(parents=True)
     rows = {"long-a": result([10, 20], [0.1, 0.25], seconds=3.4), "long-b": result([5], [0.5], seconds=1.0, seed=1)}
     for name, row in rows.items():
         (ours / "cells" / f"{name}.json").write_text(json.dumps(row), encoding="utf-8")
+    (ours / "models" / "house").mkdir(parents=True)
+    (ours / "models" / "house" / "config.json").write_text("{}", encoding="utf-8")
     learning.runs.publish(ours, published)
-    assert len(published.read_text(encoding="utf-8").splitlines()) == 2
+    assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     (theirs / "cells").mkdir(parents=True)
     newer = result([7], [0.7], seconds=2.0)
     (theirs / "cells" / "long-a.json").write_text(json.dumps(newer), encoding="utf-8")
     learning.runs.restore(published, theirs)
     assert learning.runs.load_results(theirs) == [newer, {**rows["long-b"], "seconds": 1}]
+    assert (theirs / "models" / "house" / "config.json").read_text(encoding="utf-8") == "{}"
+    learning.runs.restore(published, theirs)
+    learning.runs.publish(theirs, published)
+    assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2
