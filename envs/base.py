@@ -21,7 +21,7 @@ from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError, EpisodeError, UnknownNameError
 from trajgym.protocols import Protocol, SingleCall, get_protocol
 from trajgym.rewards import RewardLike, get_rubric
-from trajgym.types import Action, CallError, Message, Observation, Step, StopReason, Task, ToolResult
+from trajgym.types import Action, CallError, Message, Observation, Step, StopReason, Task, ToolResult, in_view
 
 __all__ = ["ToolEnv"]
 
@@ -82,6 +82,9 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     answer_rule: ClassVar[str] = "When you know the answer, end with a line: #### followed by the answer."
     """Tells the policy how to answer; part of the system message."""
+
+    grows: ClassVar[bool] = True
+    """Whether an episode is one dialogue that grows; false where observations may begin anew."""
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._prompt = self.prompt(self._task)
         self._steps = []
         if self.tools:
-            self._sessions = ToolSessions(tuple(self.tools.values()), seed=tool_seed)
+            self._sessions = self._open_tools(self._task, tool_seed)
         self._show(self._prompt)
         return "\n\n".join(m.content for m in self._prompt), {"task": self._task, "messages": self._prompt}
 
@@ -232,11 +235,8 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The state: the dialogue so far."""
-        out = list(self._prompt)
-        for step in self._steps:
-            out += [Message("assistant", step.action.text), *step.observation.messages]
-        return tuple(out)
+        """The state: the dialogue so far, from where it last began anew (:attr:`Observation.begins_anew`)."""
+        return in_view(self._dialogue())
 
     def prompt(self, task: Task) -> tuple[Message, ...]:
         """Return the messages an episode of ``task`` begins with; families may override it."""
@@ -253,12 +253,23 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     def render(self) -> str | None:
         """Return the dialogue as text for ``"ansi"``; ``"human"`` has printed it already."""
-        return transcript(self.messages, self._steps) if self.render_mode == "ansi" else None
+        return transcript(self._dialogue(), self._steps) if self.render_mode == "ansi" else None
 
     def close(self) -> None:
         """End the episode and its tools; may be called again."""
         self._close_sessions()
         self._task = None
+
+    def _dialogue(self) -> list[Message]:
+        """Return everything that was said in the episode."""
+        out = list(self._prompt)
+        for step in self._steps:
+            out += [Message("assistant", step.action.text), *step.observation.messages]
+        return out
+
+    def _open_tools(self, task: Task, seed: int) -> ToolSessions:
+        """Return the tools of an episode; families whose tools act on one world override it."""
+        return ToolSessions(tuple(self.tools.values()), seed=seed)
 
     def _is_own(self, tool: Tool) -> bool:
         return getattr(tool.target, "__self__", None) is self

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from trajgym.envs.base import ToolEnv
-from trajgym.envs.detour_house import VERBS, House, Plan, Walk
+from trajgym.envs.detour_house import VERBS, House, Plan
 from trajgym.envs.detour_tasks import DetourTasks
+from trajgym.envs.stage import StageEnv
 from trajgym.envs.tasks import TaskSource
 from trajgym.rewards import RewardLike, Rubric, Settled, accuracy, term
 from trajgym.rewards.answer import correct
@@ -66,7 +66,7 @@ REWARDS = {
 """What ``reward="sparse"``, ``"dense"`` and ``"hybrid"`` mean here."""
 
 
-class DetourEnv(ToolEnv):
+class DetourEnv(StageEnv):
     """A house with two prizes, of which one can be had: the small one at once, the big one after a detour.
 
     ## Description
@@ -130,8 +130,6 @@ class DetourEnv(ToolEnv):
             source, reward=rubric, max_turns=max_turns, instructions=instructions, **{"tools": VERBS, **kwargs}
         )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a new house; see :meth:`ToolEnv.reset`."""
-        text, info = super().reset(seed=seed, options=options)
-        self._sessions = Walk(self.tools, House(Plan.of(info["task"])))
-        return text, info
+    def world(self, task: Task) -> House:
+        """Return the task's house, as nobody has walked in it yet."""
+        return House(Plan.of(task))

@@ -7,17 +7,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trajgym.envs.tools import Tool, ToolFailure, ToolSessions
+from trajgym.envs.stage import verbs
+from trajgym.envs.tools import ToolFailure
 from trajgym.errors import ConfigError
-from trajgym.types import Task, ToolCall, ToolResult
+from trajgym.types import Task
 
-__all__ = ["VERBS", "House", "Plan", "Walk"]
+__all__ = ["VERBS", "House", "Plan"]
 
 
 @dataclass(frozen=True)
@@ -148,43 +147,6 @@ class House:
 
 _NOWHERE = House(Plan(start="hall", doors=(), box="hall", key="hall", chest="hall", numbers=(1, 2)))
 
-VERBS = tuple(Tool(verb) for verb in (_NOWHERE.go, _NOWHERE.take, _NOWHERE.open))
-"""What a policy may do. These describe and check the calls; :class:`Walk` carries them out in the episode's house."""
-
-
-class Walk(ToolSessions):
-    """An episode's calls, carried out in its house.
-
-    One after the other in the order they were written, where other tools run side by side: each call acts on what the
-    one before has left.
-
-    Args:
-        tools: The tools on offer, some of :data:`VERBS`.
-        house: Where to act.
-    """
-
-    def __init__(self, tools: Mapping[str, Tool], house: House) -> None:
-        super().__init__(tuple(tools.values()), seed=0)
-        self._house = house
-
-    def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        """Run the calls of one turn in their order; see :meth:`ToolSessions.run`."""
-        return tuple(self._act(call) for call in calls)
-
-    def clone(self) -> Walk:
-        """Return a walk that goes on from here on its own."""
-        twin = super().clone()
-        assert isinstance(twin, Walk)
-        twin._house = copy.copy(self._house)
-        return twin
-
-    def _act(self, call: ToolCall) -> ToolResult:
-        tool = self.tools.get(call.name)
-        arguments = None if tool is None else tool.read(call.arguments)
-        if not isinstance(arguments, dict):  # no such verb, or no such arguments: said as for every other tool
-            return super().run([call])[0]
-        verb: Any = getattr(self._house, call.name)
-        try:
-            return ToolResult(call, verb(**arguments))
-        except ToolFailure as failure:
-            return ToolResult(call, failure.message, failure.kind)
+VERBS = verbs(_NOWHERE.go, _NOWHERE.take, _NOWHERE.open)
+"""What a policy may do. These describe and check the calls; :class:`~trajgym.envs.stage.Stage` carries them out in the
+episode's house."""

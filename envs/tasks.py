@@ -18,7 +18,7 @@ import numpy as np
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.types import Task
 
-__all__ = ["FiniteTasks", "ListTasks", "TaskSource", "as_source"]
+__all__ = ["FiniteTasks", "ListTasks", "TaskSource", "as_source", "read_levels"]
 
 _LISTED = 5  # how many known ids an error names: a data set has thousands
 
@@ -117,3 +117,19 @@ def as_source(tasks: TaskSource | Iterable[Task]) -> TaskSource:
         ConfigError: When it is neither a source nor a non-empty iterable of tasks with unique ids.
     """
     return tasks if isinstance(tasks, TaskSource) else ListTasks(tasks)
+
+
+def read_levels(difficulty: int | tuple[int, int], *, lowest: int = 1, highest: int) -> tuple[int, int]:
+    """Return the lowest and the highest level that ``difficulty`` stands for.
+
+    Raises:
+        ConfigError: When it is neither a level nor a pair of them.
+    """
+    pair = difficulty if isinstance(difficulty, (tuple, list)) else (difficulty, difficulty)
+    whole = all(isinstance(level, (int, np.integer)) and not isinstance(level, bool) for level in pair)
+    if len(pair) != 2 or not whole or not lowest <= pair[0] <= pair[1] <= highest:
+        raise ConfigError(
+            f"difficulty= must be a level from {lowest} to {highest}, or a pair (lowest, highest) of such, got "
+            f"{difficulty!r}."
+        )
+    return int(pair[0]), int(pair[1])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trajgym.errors import ConfigError
-from trajgym.evaluation.measures import bootstrap, mcnemar
+from trajgym.evaluation.measures import CHANCE, bootstrap, mcnemar
 from trajgym.evaluation.samples import Sample
 
 __all__ = ["Comparison", "compare", "compare_all"]
@@ -41,8 +41,11 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves zero out, and the test finds it unlikely to be chance.
+
+        The interval alone would be certain of what a handful of tasks show, if they all show the same.
+        """
+        return (self.low > 0 or self.high < 0) and self.p_value < CHANCE
 
     def __str__(self) -> str:
         verdict = "a clear difference" if self.significant else "within chance"

@@ -41,6 +41,11 @@ class Share:
         """95 % Wilson interval."""
         return wilson(self.successes, self.trials)
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks these are."""
+        return self.trials
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -50,11 +55,13 @@ class Evaluation:
         trajectories: One for each attempt at each task.
         attempts: How many there are at each task.
         seconds: What the policy took for each, see :class:`trajgym.evaluation.timing.Timed`; never the same twice.
+        tokens: Those that an endpoint has read and written for each, where it was one and said so.
     """
 
     trajectories: tuple[Trajectory, ...]
     attempts: int = 1
     seconds: tuple[float, ...] = field(default=(), compare=False)
+    tokens: tuple[tuple[int, int] | None, ...] = field(default=(), compare=False)
 
     @property
     def success(self) -> Share:
@@ -132,7 +139,12 @@ def evaluate(
         _check_rubric(env.unwrapped)
         _agreed(policy, env.unwrapped, named=True)
         played = _play(policy, pool, episodes, store, on_progress or (lambda done: None))
-    return Evaluation(tuple(p.trajectory for p in played), attempts, tuple(p.seconds for p in played))
+    return Evaluation(
+        tuple(p.trajectory for p in played),
+        attempts,
+        tuple(p.seconds for p in played),
+        tuple(p.tokens for p in played),
+    )
 
 
 def _play(
@@ -152,7 +164,7 @@ def _play(
             on_progress(before + done)
 
         found = collect(timed, pool, missing, deterministic=True, on_tick=on_tick) if missing else []
-        new = [Played(trajectory, timed.seconds.get(i, 0.0)) for i, trajectory in enumerate(found)]
+        new = [Played(t, timed.seconds.get(i, 0.0), timed.tokens(i)) for i, t in enumerate(found)]
         if store is not None and new:
             store.add(missing, new)
         fresh = iter(new)

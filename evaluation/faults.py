@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from trajgym.errors import ConfigError, DataError, UnknownNameError
+from trajgym.evaluation.measures import newcombe
 from trajgym.evaluation.working import (
     CONVERSIONS,
     Given,
@@ -111,7 +112,7 @@ def distribution(kinds: Iterable[str]) -> dict[str, tuple[int, float]]:
     return {kind: (count, count / total if total else 0.0) for kind, count in counts.items()}
 
 
-def conclusions(counts: Mapping[str, int], strata: Mapping[str, tuple[int, int]]) -> list[str]:
+def conclusions(counts: Mapping[str, int], strata: Mapping[str, tuple[float, int]]) -> list[str]:
     """Say what the errors and the strata mean for the next training.
 
     Args:
@@ -134,7 +135,7 @@ def conclusions(counts: Mapping[str, int], strata: Mapping[str, tuple[int, int]]
     easy, hard = strata.get("easy", (0, 0)), strata.get("hard", (0, 0))
     if easy[1] and hard[1]:
         drop = easy[0] / easy[1] - hard[0] / hard[1]
-        if drop > _CLEARLY_LESS:
+        if drop > _CLEARLY_LESS and newcombe(hard, easy)[0] > 0:  # or a handful of tasks would say so
             said.append(
                 f"Hard tasks are {100 * drop:.1f} points worse than easy ones: long chains of steps are a weakness."
             )

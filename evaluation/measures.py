@@ -9,16 +9,19 @@ import numpy as np
 
 from trajgym.errors import ConfigError
 
-__all__ = ["accuracy_at_k", "bootstrap", "mcnemar", "newcombe", "wilson"]
+__all__ = ["CHANCE", "accuracy_at_k", "bootstrap", "mcnemar", "newcombe", "share_interval", "wilson"]
+
+CHANCE = 0.05
+"""A difference is called clear only where a test calls it less likely than this by chance."""
 
 _DRAWS = 5_000
 
 
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
     """Return the Wilson score interval of a share.
 
     Args:
-        successes: How many succeeded.
+        successes: How many succeeded; parts of one where several attempts at it are taken together.
         trials: Out of how many; for none the interval is (0, 1).
         z: Quantile of the normal distribution; 1.96 gives 95 %.
 
@@ -42,7 +45,7 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     return low, high
 
 
-def newcombe(before: tuple[int, int], after: tuple[int, int]) -> tuple[float, float]:
+def newcombe(before: tuple[float, int], after: tuple[float, int]) -> tuple[float, float]:
     """Return a 95 % interval of the difference of two shares, ``after − before``.
 
     Args:
@@ -108,6 +111,24 @@ def bootstrap(values: Sequence[float], *, seed: int = 0, draws: int = _DRAWS) ->
     ]
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return float(low), float(high)
+
+
+def share_interval(rates: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
+    """Return a 95 % interval of a share, from the share of right attempts at each task.
+
+    The bootstrap over tasks, since attempts at one task are alike. Where all tasks are alike it sees no spread and
+    would be certain of what few tasks show; there it is Wilson's interval, as if each task had been tried once.
+
+    Args:
+        rates: One for each task, in [0, 1]; for none the interval is (0, 1).
+        seed: Decides the draws.
+
+    >>> share_interval([0.0, 0.0, 0.0]) == wilson(0, 3)
+    True
+    """
+    if not rates or min(rates) == max(rates):
+        return wilson(sum(rates), len(rates))
+    return bootstrap(rates, seed=seed)
 
 
 def mcnemar(better: int, worse: int) -> float:

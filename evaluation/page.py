@@ -16,7 +16,7 @@ from typing import Any
 from trajgym.evaluation.charts import charts
 from trajgym.evaluation.faults import CLASSES, UNCLASSIFIED
 from trajgym.evaluation.page_template import SCRIPT, STYLE, TEMPLATE
-from trajgym.evaluation.report import Report, Result, forgetting_verdict, shown_measure
+from trajgym.evaluation.report import Report, Result, forgetting_verdict, quoted_for, shown_measure
 from trajgym.evaluation.samples import STRATA, Sample
 from trajgym.rewards.answer_reading import RULES
 from trajgym.types import Message, Trajectory
@@ -85,8 +85,11 @@ def _sections(report: Report) -> list[tuple[str, list[str]]]:
     forgetting = [f"{f.comparison}: {forgetting_verdict(f).replace('*', '')}" for f in report.forgetting]
     robustness = [f"{name}: {found}" for name, every in report.robustness.items() for found in every]
     conclusions = [f"{r.name}: {sentence}" for r in report.results for sentence in r.summary.conclusions]
+    spent = [f"{r.name}: {r.summary.spent}" for r in report.results if r.summary.spent is not None]
     return [
+        ("Tokens and price", spent),
         ("Conclusions", conclusions),
+        ("Quoted for reference", quoted_for(report)),
         ("Comparison on the same tasks", [str(comparison) for comparison in report.comparisons]),
         ("Robustness", robustness),
         ("Forgetting", forgetting),
@@ -142,7 +145,8 @@ def _column(result: Result, place: int) -> dict[str, Any]:
 def _attempt(sample: Sample, trajectory: Trajectory) -> dict[str, Any]:
     said = "nothing was read" if sample.prediction is None else f"{sample.prediction} (by {RULES[sample.rule].sign})"
     facts = [f"{sample.turns} turns", f"{sample.steps} steps", f"{sample.characters} characters"]
-    facts += [] if sample.tokens is None else [f"{sample.tokens} tokens"]
+    facts += [] if sample.tokens is None else [f"{sample.tokens} tokens written, {sample.prompt_tokens} read"]
+    facts += [] if sample.cost is None else [f"cost {sample.cost:.3g}"]
     facts += [] if sample.seconds is None else [f"{sample.seconds:.1f} s"]
     facts += [f"{sample.calls} calls, {sample.tool_errors} with an error", sample.stop_reason]
     why = f"{sample.error}: {sample.error_reason}" if sample.error else ""

@@ -13,12 +13,22 @@ from trajgym.errors import StorageError
 from trajgym.evaluation.compare import Comparison
 from trajgym.evaluation.evaluate import Evaluation, Share
 from trajgym.evaluation.records import trajectory_row, write_jsonl
+from trajgym.evaluation.reference import quoted
 from trajgym.evaluation.robustness import Forgetting
 from trajgym.evaluation.samples import STRATA, Sample
 from trajgym.evaluation.summary import Measure, Summary
 from trajgym.types import to_json
 
-__all__ = ["Report", "Result", "as_json", "as_markdown", "forgetting_verdict", "shown_measure", "write_report"]
+__all__ = [
+    "Report",
+    "Result",
+    "as_json",
+    "as_markdown",
+    "forgetting_verdict",
+    "quoted_for",
+    "shown_measure",
+    "write_report",
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ def as_json(report: Report) -> str:
             "strata": {name: _share(share) for name, share in result.summary.strata.items()},
             "errors": {kind: {"count": n, "share": s} for kind, (n, s) in result.summary.errors.items()},
             "conclusions": list(result.summary.conclusions),
+            "spent": None if result.summary.spent is None else to_json(result.summary.spent),
         }
         for result in report.results
     ]
@@ -140,6 +151,9 @@ def as_markdown(report: Report) -> str:
     rows = [[name, *(shown_measure(r.summary.measures[name]) for r in report.results)] for name in measured]
     settings = [f"- {_cell(key)}: `{_cell(value)}`" for key, value in report.settings.items()]
     parts = [f"# {_cell(report.title)}", "\n".join(settings), _table(["measure", *names], rows)]
+    spent = [f"- {_cell(r.name)}: {_cell(r.summary.spent)}" for r in report.results if r.summary.spent is not None]
+    if spent:
+        parts += ["## Tokens and price", "\n".join(spent)]
     strata = [name for name in STRATA if any(name in r.summary.strata for r in report.results)]
     if strata:
         rows = [[name, *(_shown_share(r.summary.strata.get(name)) for r in report.results)] for name in strata]
@@ -152,6 +166,8 @@ def as_markdown(report: Report) -> str:
         parts += [f"**{_cell(result.name)}**\n\n{said}"] if said else []
     if report.comparisons:
         parts += ["## Comparison", "\n".join(f"- {_cell(c)}" for c in report.comparisons)]
+    if references := quoted_for(report):
+        parts += ["## Quoted for reference", "\n".join(f"- {_cell(line)}" for line in references)]
     if report.robustness:
         lines = [f"- {_cell(name)}: {_cell(c)}" for name, found in report.robustness.items() for c in found]
         parts += ["## Robustness", "\n".join(lines)]
@@ -159,6 +175,12 @@ def as_markdown(report: Report) -> str:
         lines = [f"- {_cell(f.comparison)}: {forgetting_verdict(f)}" for f in report.forgetting]
         parts += ["## Forgetting", "\n".join(lines)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def quoted_for(report: Report) -> list[str]:
+    """Return what others say of these models on this environment, see :mod:`trajgym.evaluation.reference`."""
+    models = [str(result.settings.get("model", result.name)) for result in report.results]
+    return quoted(str(report.settings.get("environment", "")), models)
 
 
 def shown_measure(measure: Measure) -> str:
@@ -192,7 +214,7 @@ def _shown_share(share: Share | None) -> str:
     if share is None:
         return "–"
     low, high = share.interval
-    return f"{100 * share.value:.1f} % of {share.trials} ({100 * low:.1f} … {100 * high:.1f})"
+    return f"{100 * share.value:.1f} % of {share.tasks} ({100 * low:.1f} … {100 * high:.1f})"
 
 
 def _shown_error(error: tuple[int, float]) -> str:
@@ -205,7 +227,8 @@ def _number(value: float, digits: int) -> str:
 
 def _share(share: Share) -> dict[str, Any]:
     low, high = share.interval
-    return {"right": share.successes, "tasks": share.trials, "value": share.value, "low": low, "high": high}
+    counts = {"right": share.successes, "attempts": share.trials, "tasks": share.tasks}
+    return {**counts, "value": share.value, "low": low, "high": high}
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:

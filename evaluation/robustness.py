@@ -130,7 +130,7 @@ class Forgetting:
     @property
     def forgot(self) -> bool:
         """Whether the loss is clearly more than chance, and more than is put up with."""
-        return self.comparison.high < 0 and -self.comparison.difference > self.tolerance
+        return self.comparison.significant and -self.comparison.difference > self.tolerance
 
     @property
     def unknown(self) -> bool:

@@ -27,7 +27,8 @@ class Price:
     """What tokens cost.
 
     Args:
-        prompt: For a million tokens that the model reads; a dialogue is read once, as by an engine with a cache.
+        prompt: For a million tokens that the model reads. Our own engine reads a dialogue once, an endpoint once for
+            each turn.
         sampled: For a million tokens that it writes.
         currency: What it is counted in.
 
@@ -66,8 +67,8 @@ class Sample:
         stratum: One of :data:`STRATA`.
         turns: Assistant turns.
         characters: Length of everything the policy wrote.
-        tokens: Tokens it sampled; ``None`` for a policy without tokens.
-        prompt_tokens: Tokens it read; ``None`` likewise.
+        tokens: Tokens it wrote, as an endpoint counts them where it is one; ``None`` where nobody counts.
+        prompt_tokens: Tokens it read, likewise; an endpoint reads the dialogue anew in each turn.
         seconds: What the policy took; ``None`` when it was not measured.
         calls: Tool calls that could be read.
         tool_errors: Calls that came back with an error.
@@ -129,14 +130,15 @@ def samples_of(
         ConfigError: For a grade outside of [0, 1], or of an attempt that was not made.
     """
     grades = dict(coherence or {})
-    seconds = evaluation.seconds or (None,) * len(evaluation.trajectories)
+    count = len(evaluation.trajectories)
+    seconds, spent = evaluation.seconds or (None,) * count, evaluation.tokens or (None,) * count
     rows = []
-    for i, (trajectory, took) in enumerate(zip(evaluation.trajectories, seconds, strict=True)):
+    for i, (trajectory, took, tokens) in enumerate(zip(evaluation.trajectories, seconds, spent, strict=True)):
         attempt = i % evaluation.attempts
         grade = grades.pop((trajectory.task.id, attempt), None)
         if grade is not None and not 0 <= grade <= 1:
             raise ConfigError(f"The coherence of {trajectory.task.id!r} must lie between 0 and 1, got {grade}.")
-        rows.append(_sample(trajectory, attempt, took, price, grade))
+        rows.append(_sample(trajectory, attempt, took, tokens or _tokens(trajectory), price, grade))
     if grades:
         raise ConfigError(f"There are grades of coherence for what was not played: {sorted(grades)[:3]}.")
     return rows
@@ -158,16 +160,20 @@ def steps_shown(trajectory: Trajectory) -> int:
 
 
 def _sample(
-    trajectory: Trajectory, attempt: int, seconds: float | None, price: Price | None, coherence: float | None
+    trajectory: Trajectory,
+    attempt: int,
+    seconds: float | None,
+    tokens: tuple[int, int] | None,
+    price: Price | None,
+    coherence: float | None,
 ) -> Sample:
     task, steps = trajectory.task, trajectory.steps
     right = trajectory.valid and succeeded(trajectory)
     reading, kind = _reading(trajectory)
     fault = diagnose(trajectory, right=right)
-    tokens, prompt_tokens = _tokens(trajectory)
     cost = None
-    if price is not None and tokens is not None and prompt_tokens is not None:
-        cost = (price.sampled * tokens + price.prompt * prompt_tokens) / 1e6
+    if price is not None and tokens is not None:
+        cost = (price.prompt * tokens[0] + price.sampled * tokens[1]) / 1e6
     return Sample(
         task_id=task.id,
         attempt=attempt,
@@ -186,8 +192,8 @@ def _sample(
         stratum=stratum(task),
         turns=len(steps),
         characters=sum(len(step.action.text) for step in steps),
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
+        tokens=None if tokens is None else tokens[1],
+        prompt_tokens=None if tokens is None else tokens[0],
         seconds=seconds,
         calls=sum(len(step.action.calls) for step in steps),
         tool_errors=sum(result.error is not None for step in steps for result in step.results),
@@ -233,9 +239,9 @@ def _distance(reading: AnyReading | None, answer: str) -> float | None:
         return None
 
 
-def _tokens(trajectory: Trajectory) -> tuple[int | None, int | None]:
-    """Return how many tokens were sampled and read, where the policy has any."""
+def _tokens(trajectory: Trajectory) -> tuple[int, int] | None:
+    """Return how many tokens were read and sampled, where the policy has any."""
     if any(step.action.text and not step.action.token_ids for step in trajectory.steps) or not trajectory.rows:
-        return None, None
+        return None
     sampled = sum(sum(row.mask) for row in trajectory.rows)
-    return sampled, sum(len(row.ids) for row in trajectory.rows) - sampled
+    return sum(len(row.ids) for row in trajectory.rows) - sampled, sampled

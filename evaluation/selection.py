@@ -47,12 +47,12 @@ def tasks_of(env: gymnasium.Env[str, str], limit: int | None = None, *, seed: in
     if isinstance(source, FiniteTasks):
         return list(itertools.islice(source, limit))
     generator, wanted = np.random.default_rng(seed), limit or DEFAULT_LIMIT
-    drawn: dict[str, Task] = {}
+    drawn: dict[tuple[str, str], Task] = {}
     for _ in range(_DRAWS_PER_TASK * wanted):
         if len(drawn) == wanted:
             break
         task = source.sample(generator)
-        drawn.setdefault(task.question, task)
+        drawn.setdefault((task.question, task.answer), task)  # one question may have an answer in each world
     return list(drawn.values())
 
 
@@ -95,12 +95,22 @@ def _task(line: str, where: str, number: int) -> Task:
             raise DataError(f"{where}: the column {name!r} is missing. There is: {', '.join(map(str, row)) or 'none'}.")
     question, answer = (_text(row[name], f"{where}: {name!r}") for name in _REQUIRED)
     difficulty, metadata = row.get("difficulty"), row.get("metadata", {})
-    if difficulty is not None and (isinstance(difficulty, bool) or not isinstance(difficulty, int)):
-        raise DataError(f"{where}: 'difficulty' must be a number of steps or null, got {difficulty!r:.60}.")
+    whole = isinstance(difficulty, int) and not isinstance(difficulty, bool)
+    if difficulty is not None and not (whole and difficulty >= 0):
+        raise DataError(f"{where}: 'difficulty' must be a number of steps from 0, or null, got {difficulty!r:.60}.")
     if not isinstance(metadata, Mapping):
         raise DataError(f"{where}: 'metadata' must be an object, got {metadata!r:.60}.")
+    identity = row.get("id")
+    if isinstance(identity, bool) or not isinstance(identity, (int, str, type(None))):
+        raise DataError(f"{where}: 'id' must be a text or a whole number, got {identity!r:.60}.")
     more = {name: value for name, value in row.items() if name not in _KNOWN}
-    return Task(str(row.get("id", number)), question, answer, difficulty=difficulty, metadata={**more, **metadata})
+    return Task(
+        str(number if identity is None else identity),
+        question,
+        answer,
+        difficulty=difficulty,
+        metadata={**more, **metadata},
+    )
 
 
 def _text(value: Any, where: str) -> str:

@@ -17,10 +17,14 @@ __all__ = ["Played", "Store", "folder_fingerprint"]
 
 
 class Played(NamedTuple):
-    """An episode and how long the policy took for it, in seconds."""
+    """An episode, how long the policy took for it, in seconds, and the tokens that it read and wrote.
+
+    The tokens are those that an endpoint counts; ``None`` where it does not, or where the trajectory holds them.
+    """
 
     trajectory: Trajectory
     seconds: float
+    tokens: tuple[int, int] | None = None
 
 
 class Store:
@@ -63,8 +67,9 @@ class Store:
         if row is None:
             return None
         try:
-            return Played(from_json(Trajectory, row["trajectory"]), float(row["seconds"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            tokens = None if row["tokens"] is None else (int(row["tokens"][0]), int(row["tokens"][1]))
+            return Played(from_json(Trajectory, row["trajectory"]), float(row["seconds"]), tokens)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._broken(f"{type(error).__name__}: {error}") from error
 
     def add(self, episodes: Sequence[Episode], played: Sequence[Played]) -> None:
@@ -74,9 +79,10 @@ class Store:
             StorageError: When the file cannot be written.
         """
         new: dict[str, Any] = {}
-        for episode, (trajectory, seconds) in zip(episodes, played, strict=True):
+        for episode, (trajectory, seconds, tokens) in zip(episodes, played, strict=True):
             if trajectory.valid:
-                new[self._key(episode)] = {"seconds": seconds, "trajectory": to_json(trajectory)}
+                row = {"seconds": seconds, "tokens": tokens, "trajectory": to_json(trajectory)}
+                new[self._key(episode)] = row
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8", newline="\n") as file:
@@ -109,8 +115,9 @@ class Store:
         for number, line in enumerate(content[:whole].split(b"\n")[:-1], start=1):
             try:
                 row = json.loads(line)
-                found[str(row["key"])] = {"seconds": row["seconds"], "trajectory": row["trajectory"]}
-            except (ValueError, KeyError, TypeError) as error:
+                kept = {"seconds": row["seconds"], "tokens": row.get("tokens"), "trajectory": row["trajectory"]}
+                found[str(row["key"])] = kept
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise self._broken(f"line {number}: {type(error).__name__}: {error}") from error
         return found
 

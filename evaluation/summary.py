@@ -8,13 +8,34 @@ from dataclasses import dataclass
 from trajgym.errors import ConfigError
 from trajgym.evaluation.evaluate import Share
 from trajgym.evaluation.faults import conclusions, distribution
-from trajgym.evaluation.measures import accuracy_at_k, bootstrap
+from trajgym.evaluation.measures import accuracy_at_k, bootstrap, share_interval
 from trajgym.evaluation.samples import STRATA, Sample
 
-__all__ = ["HEALTHY_STEPS", "Measure", "Summary", "summarise"]
+__all__ = ["HEALTHY_STEPS", "Measure", "SharedTasks", "Spent", "Summary", "summarise"]
 
 HEALTHY_STEPS = (2, 5)
 """Mean steps of a healthy solution: fewer jump to the answer, more are redundant."""
+
+
+@dataclass(frozen=True)
+class SharedTasks(Share):
+    """Right ones among several attempts at each of some tasks.
+
+    Args:
+        rates: Share of right attempts at each task.
+    """
+
+    rates: tuple[float, ...] = ()
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval over tasks."""
+        return share_interval(self.rates)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks these are."""
+        return len(self.rates)
 
 
 @dataclass(frozen=True)
@@ -37,6 +58,34 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What an evaluation took in all, as far as tokens were counted.
+
+    Args:
+        read: Tokens that the model read; an endpoint reads the dialogue anew in each turn.
+        written: Tokens that it wrote.
+        cost: In ``currency``; ``None`` without a price.
+        currency: Of the cost.
+        counted: Episodes whose tokens are known.
+        episodes: All episodes, those that were remembered from an earlier call among them.
+    """
+
+    read: int
+    written: int
+    cost: float | None
+    currency: str
+    counted: int
+    episodes: int
+
+    def __str__(self) -> str:
+        known = f"{self.episodes} episodes" if self.counted == self.episodes else (
+            f"{self.counted} of {self.episodes} episodes, of the others it is not known"
+        )  # fmt: skip
+        cost = "" if self.cost is None else f", {self.currency}{self.cost:,.6g}"
+        return f"{self.read:,} tokens read, {self.written:,} written{cost} ({known})"
+
+
+@dataclass(frozen=True)
 class Summary:
     """All measures of one model on one set of tasks.
 
@@ -47,6 +96,7 @@ class Summary:
         strata: Right answers by difficulty; only strata that occur.
         errors: Count and share of each class of error.
         conclusions: What follows from the last two, in sentences.
+        spent: Tokens and price of all episodes together; ``None`` where no tokens were counted.
     """
 
     tasks: int
@@ -55,6 +105,7 @@ class Summary:
     strata: dict[str, Share]
     errors: dict[str, tuple[int, float]]
     conclusions: tuple[str, ...]
+    spent: Spent | None = None
 
     @property
     def accuracy(self) -> float:
@@ -88,7 +139,6 @@ def summarise(samples: Sequence[Sample], *, k: Iterable[int] = (1,), currency: s
         if attempts == 1:
             found = Share(sum(counts), len(counts))
             return Measure(found.value, *found.interval, "share", len(counts))
-        # Attempts at one task are alike, so it is tasks that are drawn again.
         return _mean([count / attempts for count in counts], "share", seed)
 
     def mean(name: Callable[[Sample], float | int | None], unit: str) -> Measure:
@@ -105,6 +155,7 @@ def summarise(samples: Sequence[Sample], *, k: Iterable[int] = (1,), currency: s
         "steps": mean(lambda s: s.steps, "steps"),
         "turns": mean(lambda s: s.turns, "turns"),
         "length_tokens": mean(lambda s: s.tokens, "tokens"),
+        "prompt_tokens": mean(lambda s: s.prompt_tokens, "tokens"),
         "length_characters": mean(lambda s: s.characters, "characters"),
         "time": mean(lambda s: s.seconds, "seconds"),
         "tool_use": share(lambda s: s.calls > 0),
@@ -116,14 +167,31 @@ def summarise(samples: Sequence[Sample], *, k: Iterable[int] = (1,), currency: s
         "coherence": mean(lambda s: s.coherence, ""),
         "cost": mean(lambda s: s.cost, f"{currency} per episode"),
     }
-    strata = {name: [s for s in samples if s.stratum == name] for name in STRATA}
-    shares = {name: Share(sum(s.correct for s in found), len(found)) for name, found in strata.items() if found}
+    strata = {name: [group for group in groups.values() if group[0].stratum == name] for name in STRATA}
+    shares = {name: _share(found, attempts) for name, found in strata.items() if found}
     errors = distribution(s.error for s in samples if s.error)
     said = conclusions(
         {kind: count for kind, (count, _) in errors.items()},
-        {name: (found.successes, found.trials) for name, found in shares.items()},
+        {name: (found.value * found.tasks, found.tasks) for name, found in shares.items()},
     )
-    return Summary(len(groups), attempts, measures, shares, errors, (*said, *_about_steps(measures["steps"])))
+    sentences = (*said, *_about_steps(measures["steps"]))
+    return Summary(len(groups), attempts, measures, shares, errors, sentences, _spent(samples, currency))
+
+
+def _spent(samples: Sequence[Sample], currency: str) -> Spent | None:
+    counted = [(s.prompt_tokens, s.tokens) for s in samples if s.prompt_tokens is not None and s.tokens is not None]
+    if not counted:
+        return None
+    costs = [s.cost for s in samples if s.cost is not None]
+    read, written = (sum(column) for column in zip(*counted, strict=True))
+    return Spent(read, written, sum(costs) if costs else None, currency, len(counted), len(samples))
+
+
+def _share(groups: Sequence[Sequence[Sample]], attempts: int) -> Share:
+    right = [sum(sample.correct for sample in group) for group in groups]
+    if attempts == 1:
+        return Share(sum(right), len(groups))
+    return SharedTasks(sum(right), attempts * len(groups), tuple(count / attempts for count in right))
 
 
 def _at_k(groups: Sequence[Sequence[Sample]], k: int, seed: int) -> Measure:
@@ -133,7 +201,12 @@ def _at_k(groups: Sequence[Sequence[Sample]], k: int, seed: int) -> Measure:
 def _mean(values: Sequence[float], unit: str, seed: int) -> Measure:
     if not values:
         return Measure(None, None, None, unit, 0)
-    return Measure(sum(values) / len(values), *bootstrap(values, seed=seed), unit, len(values))
+    mean = sum(values) / len(values)
+    if unit == "share":
+        return Measure(mean, *share_interval(values, seed=seed), unit, len(values))
+    if len(values) == 1:
+        return Measure(mean, None, None, unit, 1)  # one value says nothing of how far others lie from it
+    return Measure(mean, *bootstrap(values, seed=seed), unit, len(values))
 
 
 def _of_all(pairs: Iterable[tuple[int, int]], unit: str) -> Measure:

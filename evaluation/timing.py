@@ -36,6 +36,11 @@ class Timed(Policy):
         """How many episodes may be live at once."""
         return self._policy.capacity
 
+    def tokens(self, episode: int) -> tuple[int, int] | None:
+        """Return the tokens that an endpoint has read and written for an episode; ``None`` from other policies."""
+        spent: Mapping[int, tuple[int, int] | None] = getattr(self._policy, "spent", {})
+        return spent.get(episode)
+
     def start(self, episode: int, messages: Sequence[Message], *, task: Task, seed: int) -> None:
         """Begin an episode and ask for its first turn."""
         self.seconds[episode] = 0.0

@@ -12,7 +12,8 @@ from typing import Any
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.policies.api_endpoint import Endpoint, EndpointError, Reply, Usage
 from trajgym.policies.api_messages import native_messages, native_tools, native_turn, text_messages
-from trajgym.policies.base import TextPolicy
+from trajgym.policies.base import LostTurn, TextPolicy
+from trajgym.policies.images import with_images
 from trajgym.protocols import Protocol
 from trajgym.types import Action, Message, Task, TokenStream, ToolSpec
 
@@ -47,9 +48,16 @@ class APIPolicy(TextPolicy):
         prices: Price of a million prompt tokens and of a million new tokens.
         extra: Further keys of each request, such as ``{"top_p": 0.9}``.
 
+    Attributes:
+        spent: Tokens that the replies of an episode have read and written, by the caller's number for it, until another
+            one begins under that number; ``None`` where the endpoint did not tell them. The dialogue is read anew in
+            each turn.
+
     Raises:
         ConfigError: When an option has a value it cannot have.
     """
+
+    sees_all = False
 
     def __init__(
         self,
@@ -78,6 +86,8 @@ class APIPolicy(TextPolicy):
         for name, number in (("temperature", temperature), ("timeout", timeout), ("backoff", backoff)):
             if not math.isfinite(number) or number < 0 or (name == "timeout" and number == 0):
                 raise ConfigError(f"{name} must be finite and not negative, and timeout above 0, got {number!r}.")
+        if prices is not None and not (len(prices) == 2 and all(0 <= price < math.inf for price in prices)):
+            raise ConfigError(f"prices must be two finite numbers from 0, of a million tokens each, got {prices!r}.")
         address = base_url or os.environ.get("OPENAI_BASE_URL") or ""
         if not address.startswith(("http://", "https://")):
             raise ConfigError(f"base_url must be a web address such as http://127.0.0.1:8000/v1, got {address!r}.")
@@ -94,6 +104,7 @@ class APIPolicy(TextPolicy):
             backoff=backoff,
         )
         self._agreed: tuple[Protocol, Mapping[str, ToolSpec]] | None = None
+        self.spent: dict[int, tuple[int, int] | None] = {}
         self._asked: dict[int, Future[Reply]] = {}
         self._lost = 0  # requests in a row without a reply
 
@@ -111,6 +122,11 @@ class APIPolicy(TextPolicy):
         """Take the environment's protocol, whatever it is: this policy writes each."""
         self._agreed = (protocol, tools)
         return protocol
+
+    def start(self, episode: int, messages: Sequence[Message], *, task: Task, seed: int) -> None:
+        """Begin an episode."""
+        super().start(episode, messages, task=task, seed=seed)
+        self.spent[episode] = (0, 0)
 
     def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
         """Write the next assistant turn.
@@ -135,7 +151,7 @@ class APIPolicy(TextPolicy):
         wait(self._asked.values(), timeout=_LOOK_UP, return_when=FIRST_COMPLETED)
         ready = []
         for episode in [episode for episode, asked in self._asked.items() if asked.done()]:
-            action = self._received(self._asked.pop(episode))
+            action = self._received(episode, self._asked.pop(episode))
             self._live[episode][0].append(Message("assistant", action.text))
             ready.append((episode, action))
         return ready
@@ -157,21 +173,24 @@ class APIPolicy(TextPolicy):
             # One draw per turn; many endpoints take 31 bits.
             body["seed"] = (seed * 0x9E3779B1 + len(messages)) % 2**31
         if not self._native:
-            return self._endpoint.ask({**body, "messages": text_messages(messages, self._tool_role)})
+            return self._endpoint.ask({**body, "messages": with_images(text_messages(messages, self._tool_role))})
         protocol, tools = self._agreement()
         shown = {"tools": native_tools(tools)} if tools else {}
-        return self._endpoint.ask({**body, **shown, "messages": native_messages(messages, protocol, tools)})
+        return self._endpoint.ask(
+            {**body, **shown, "messages": with_images(native_messages(messages, protocol, tools))}
+        )
 
-    def _received(self, asked: Future[Reply]) -> Action:
+    def _received(self, episode: int, asked: Future[Reply]) -> Action:
         try:
             reply = asked.result()
-        except (EndpointError, CancelledError):
+        except (EndpointError, CancelledError) as error:
             self._lost += 1
             if self._lost >= _OUTAGES:
                 raise
-            # What makes one trajectory invalid, and only that one: log-probabilities that are no numbers.
-            return Action("", logprobs=(math.nan,))
+            return LostTurn("", error=error)
         self._lost = 0
+        before, more = self.spent[episode], reply.tokens
+        self.spent[episode] = None if before is None or more is None else (before[0] + more[0], before[1] + more[1])
         return self._action(reply)
 
     def _action(self, reply: Reply) -> Action:

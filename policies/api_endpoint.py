@@ -41,11 +41,13 @@ class Reply:
         text: What the model said.
         calls: Name and arguments, the latter as JSON, of each call in the endpoint's own form.
         finish: ``"stop"``, ``"length"`` when the budget cut it, ``"full"`` when the dialogue no longer fits.
+        tokens: Read and written, as the endpoint counts them; ``None`` when it does not say.
     """
 
     text: str
     calls: tuple[tuple[str, str], ...] = ()
     finish: str = "stop"
+    tokens: tuple[int, int] | None = None
 
 
 @dataclass
@@ -168,7 +170,7 @@ class Endpoint:
                         what = _what(error, self._timeout)
                         raise EndpointError(f"{self.base_url} gave no reply in {attempt} attempts: {what}") from error
                     if pause < 0:
-                        return Reply("", finish="full")
+                        return Reply("", finish="full", tokens=(0, 0))  # a refusal costs nothing
                     self.usage.retries += 1
                     await asyncio.sleep(pause)
                 else:
@@ -204,6 +206,7 @@ class Endpoint:
         Raises:
             ValueError: When it is none.
         """
+        tokens = self._count(completion)  # what is no reply costs what one costs
         choices: Any = getattr(completion, "choices", None)
         message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
         text = getattr(message, "content", None)
@@ -216,13 +219,18 @@ class Endpoint:
             if not isinstance(name, str) or not isinstance(arguments, (str, type(None))):
                 raise ValueError("the response holds a broken tool call")
             calls.append((name, arguments or ""))
-        usage = getattr(completion, "usage", None)
-        for key in ("prompt_tokens", "completion_tokens"):
-            count = getattr(usage, key, None)
-            if isinstance(count, int):
-                setattr(self.usage, key, getattr(self.usage, key) + count)
         cut = getattr(choices[0], "finish_reason", None) == "length"
-        return Reply(text or "", tuple(calls), "length" if cut else "stop")
+        return Reply(text or "", tuple(calls), "length" if cut else "stop", tokens)
+
+    def _count(self, completion: Any) -> tuple[int, int] | None:
+        """Add a response's tokens to the usage, and return them; ``None`` when it does not tell them."""
+        usage = getattr(completion, "usage", None)
+        read, written = (getattr(usage, key, None) for key in ("prompt_tokens", "completion_tokens"))
+        if not (isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0):
+            return None
+        self.usage.prompt_tokens += read
+        self.usage.completion_tokens += written
+        return read, written
 
 
 def _retry_after(value: str | None) -> float:

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from trajgym.protocols import Protocol
-from trajgym.types import Action, Message, Task, TokenStream, ToolSpec
+from trajgym.types import Action, Message, Observation, Task, TokenStream, ToolSpec
 
-__all__ = ["Policy", "SampledTurn", "Sampler", "TextPolicy"]
+__all__ = ["LostTurn", "Policy", "SampledTurn", "Sampler", "TextPolicy"]
+
+
+@dataclass(frozen=True)
+class LostTurn(Action):
+    """In place of a turn that will not come, by no fault of the policy's: one trajectory is invalid, the others go on.
+
+    Args:
+        error: Why.
+    """
+
+    error: Exception = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -156,6 +168,9 @@ class TextPolicy(Policy):
         capacity: How many episodes may be live at once.
     """
 
+    sees_all: ClassVar[bool] = True
+    """Whether ``act`` gets the whole dialogue also where an observation began anew; a model gets what is in view."""
+
     def __init__(self, capacity: int = 64) -> None:
         self._capacity = capacity
         self._live: dict[int, tuple[list[Message], Task, int]] = {}
@@ -183,7 +198,10 @@ class TextPolicy(Policy):
 
     def observe(self, episode: int, messages: Sequence[Message]) -> None:
         """Append what the environment answered."""
-        self._live[episode][0].extend(messages)
+        dialogue = self._live[episode][0]
+        if not self.sees_all and Observation(tuple(messages)).begins_anew:
+            dialogue.clear()
+        dialogue.extend(messages)
         self._waiting.append(episode)
 
     def poll(self) -> list[tuple[int, Action]]:

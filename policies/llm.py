@@ -10,7 +10,7 @@ from trajgym.policies.base import Policy, SampledTurn, Sampler
 from trajgym.policies.render import Renderer
 from trajgym.protocols import Protocol, get_protocol
 from trajgym.protocols.describe import example_call
-from trajgym.types import Action, Message, Task, TokenStream, ToolCall, ToolSpec
+from trajgym.types import Action, Message, Observation, Task, TokenStream, ToolCall, ToolSpec, in_view
 
 __all__ = ["LLMPolicy"]
 
@@ -57,8 +57,8 @@ class LLMPolicy(Policy):
     """Plays many episodes at once with one language model.
 
     The tokens that were sampled are the tokens that are trained. Where the renderer is append-only an episode is one
-    row of tokens and one stream of the sampler; elsewhere each turn is a row and a stream of its own, with exactly the
-    context it was sampled in.
+    row of tokens and one stream of the sampler, or one for each dialogue where an observation begins anew; elsewhere
+    each turn is a row and a stream of its own, with exactly the context it was sampled in.
 
     Budgets are checked before the environment sees an action. A turn that was cut says so in ``Action.finish``, and
     so does the empty action of an episode whose next observation leaves no room for a new token.
@@ -67,8 +67,8 @@ class LLMPolicy(Policy):
         sampler: The token engine. Make it with ``stop_ids=renderer.stop_ids``.
         renderer: Writes the dialogue in the model's own form.
         max_turn_tokens: Most tokens the policy may sample in one turn.
-        max_episode_tokens: Most tokens of an episode: prompt, turns and observations together. In rows of one turn
-            each, most tokens of a row.
+        max_episode_tokens: Most tokens of a row: prompt, turns and observations together. Where an episode is one row,
+            most tokens of the episode.
         protocol_mismatch: ``"error"``, or ``"allow"`` to play also where calls are written in another form than in the
             chat template.
 
@@ -136,10 +136,14 @@ class LLMPolicy(Policy):
             EpisodeError: When the number is taken or every slot of the sampler is.
             TemplateError: When the chat template refuses the messages.
         """
-        self._begin(episode, messages, list(tokens) or self.renderer.prompt(messages), seed)
+        seen = in_view(messages)
+        self._begin(episode, seen, list(tokens) or self.renderer.prompt(seen), seed)
 
     def observe(self, episode: int, messages: Sequence[Message]) -> None:
         """Append what the environment answered and ask for the next turn.
+
+        Where the answer begins anew (:attr:`trajgym.types.Observation.begins_anew`), a new row and a new stream begin
+        with it: the model sees nothing of the dialogue before, and budgets count from there.
 
         Raises:
             EpisodeError: When the episode has ended, or its turn is not out yet.
@@ -149,9 +153,10 @@ class LLMPolicy(Policy):
         if entry.waits or entry.cut:
             state = "was cut by a budget and cannot go on" if entry.cut else "still owes a turn: call poll()"
             raise EpisodeError(f"Episode {episode} {state}.")
-        entry.messages.extend(messages)
+        anew = Observation(tuple(messages)).begins_anew
+        entry.messages = [*([] if anew else entry.messages), *messages]
         entry.waits = True
-        if not self.renderer.append_only:
+        if anew or not self.renderer.append_only:
             self._release(entry)
             self._begin_row(episode, entry, self.renderer.prompt(entry.messages))
             return

@@ -19,11 +19,13 @@ class ExpertPolicy(TextPolicy):
     Args:
         protocol: The written form of a call; must be the environment's.
         capacity: How many episodes may be live at once.
+        tools: Whether the environment has any; without, the last turn, which answers, is all there is to play.
     """
 
-    def __init__(self, protocol: str | Protocol = "hermes", capacity: int = 64) -> None:
+    def __init__(self, protocol: str | Protocol = "hermes", capacity: int = 64, *, tools: bool = True) -> None:
         super().__init__(capacity)
         self._protocol = get_protocol(protocol)
+        self._tools = tools
 
     def act(self, messages: Sequence[Message], task: Task, seed: int = 0) -> str:
         """Write the demonstration's next turn; the last one again when there is no next.
@@ -33,8 +35,9 @@ class ExpertPolicy(TextPolicy):
         """
         if not task.solution:
             raise ConfigError(f"Task {task.id!r} has no demonstration (Task.solution is empty).")
+        turns = task.solution if self._tools else task.solution[-1:]
         turn = sum(m.role == "assistant" for m in messages)
-        return self._protocol.render_turn(task.solution[min(turn, len(task.solution) - 1)])
+        return self._protocol.render_turn(turns[min(turn, len(turns) - 1)])
 
 
 class RandomPolicy(TextPolicy):

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def main(args: Sequence[str]) -> int:
     options = _parser().parse_args(args)
     models = _named(options.model)
     ks = _ks(options)
-    price = Price(*options.price) if options.price else None
+    prices = _prices_of(options.price, models)
     tasks = _tasks(options, options.env, options.env_kwargs, options.data)
     sets = {"": tasks}
     pairs = {name: changed(tasks, find_change(name), name.rpartition(":")[2]) for name in options.change}
@@ -49,10 +49,10 @@ def main(args: Sequence[str]) -> int:
         player = load(model, options, _arguments(options.split, options.env_kwargs))
         for which, chosen in sets.items():
             env = (options.env, _arguments(options.split, options.env_kwargs))
-            played[which][name] = _play(name, player, env, chosen, options, ks, price)
+            played[which][name] = _play(name, player, env, chosen, options, ks, prices[name])
         if other:
             env = (options.forgetting, _arguments(options.split, {}))
-            played[_ELSEWHERE][name] = _play(name, player, env, other, options, ks, price)
+            played[_ELSEWHERE][name] = _play(name, player, env, other, options, ks, prices[name])
         getattr(player.policy, "close", lambda: None)()
         del player  # the next one may need its memory
     report = _report(options, played, tasks)
@@ -125,7 +125,15 @@ def _report(options: argparse.Namespace, played: Mapping[str, Mapping[str, Resul
 
 def _tasks(options: argparse.Namespace, env_id: str, kwargs: Mapping[str, Any], data: Path | None) -> list[Task]:
     if data is not None:
-        return read_tasks(data, options.limit)
+        tasks = read_tasks(data, options.limit)
+        again = len(tasks) - len({task.question for task in tasks})
+        if again:
+            print(
+                f"{data}: {again} of {len(tasks)} tasks ask what an earlier one asks. Each counts as a task of its "
+                "own, so that intervals come out too narrow.",
+                file=sys.stderr,
+            )
+        return tasks
     env = make(env_id, **_arguments(options.split, kwargs))
     try:
         return tasks_of(env, options.limit, seed=options.seed)
@@ -152,10 +160,25 @@ def _named(given: Sequence[str]) -> dict[str, str]:
     return models
 
 
+def _prices_of(given: Sequence[tuple[str, float, float]], names: Iterable[str]) -> dict[str, Price | None]:
+    """Return each model's price: its own, that of all models, or none."""
+    own = {name: Price(prompt, sampled) for name, prompt, sampled in given}
+    for name in own:
+        if name and name not in names:
+            raise ConfigError(f"--price {name}=… is for no model of this call; there are: {', '.join(names)}.")
+    if len(own) < len(given):
+        raise ConfigError("--price is given twice for the same models.")
+    return {name: own.get(name, own.get("")) for name in names}
+
+
 def _ks(options: argparse.Namespace) -> list[int]:
     for name in ("samples", "threads", "slots", "max_turn_tokens"):
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}.")
+    for name, least in (("seed", 0), ("dialogues", 0), ("max_episode_tokens", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
     if not 0 <= options.temperature < float("inf"):
         raise ConfigError(f"--temperature must be a finite number from 0, got {options.temperature}.")
     scripted = all(model in SCRIPTED for model in _named(options.model).values())
@@ -187,7 +210,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="[NAME=]MODEL",
-        help="'tiny', a folder, a hub id, 'expert', 'random' or api:NAME@URL; may be given several times",
+        help="'tiny', a model's, an adapter's or a run's folder, a hub id, 'expert', 'random' or api:NAME@URL; "
+        "may be given several times",
     )
     add("--env", default="GSM8KTool-v0", help="environment id, see `trajgym envs` (GSM8KTool-v0)")
     add("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")
@@ -208,7 +232,21 @@ def _parser() -> argparse.ArgumentParser:
         help=f"also play changed tasks: {', '.join(CHANGES)}, or package.module:function",
     )
     add("--forgetting", metavar="ENV", help="also play another environment, and see what later models have forgotten")
-    add("--price", type=_prices, metavar="P,S", help="dollars for a million tokens read and for a million written")
+    add(
+        "--price",
+        type=_price,
+        action="append",
+        default=[],
+        metavar="[NAME=]P,S",
+        help="dollars for a million tokens read and for a million written, of all models or of one",
+    )
+    add("--api-calls", choices=("text", "native"), default="text", help="how endpoints are to call tools (text)")
+    add(
+        "--api-tool-role",
+        choices=("user", "tool"),
+        default="user",
+        help="as whom endpoints hear of tools where calls are text; tool is right for trajgym serve (user)",
+    )
     add("--dialogues", type=int, default=500, metavar="N", help="tasks whose dialogues the page shows (500)")
     add("--max-turn-tokens", type=int, default=256, help="most new tokens in one turn (256)")
     add("--max-episode-tokens", type=int, help="most tokens of a dialogue (what the model can hold, at most 2048)")
@@ -217,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=16, help="environments that may step at once (16)")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="the weights' number format (float32)")
     add("--device", default="auto", help="'auto', 'cpu', 'cuda', …")
+    add("--device-map", metavar="MAP", help="deals layers to GPU, memory and disk: auto, or a JSON object")
     return parser
 
 
@@ -237,9 +276,10 @@ def _numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"must be whole numbers such as 1,3, got {text!r}") from error
 
 
-def _prices(text: str) -> tuple[float, float]:
+def _price(text: str) -> tuple[str, float, float]:
+    name, _, numbers = text.rpartition("=")
     try:
-        prompt, sampled = map(float, text.split(","))
+        prompt, sampled = map(float, numbers.split(","))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be two numbers such as 0.5,1.5, got {text!r}") from error
-    return prompt, sampled
+    return name, prompt, sampled

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +47,14 @@ def load(model: str, options: argparse.Namespace, arguments: Mapping[str, Any]) 
     """Make a policy of what ``--model`` names.
 
     Args:
-        model: ``"tiny"``, a folder, a hub id, one of :data:`SCRIPTED`, or :data:`API` and a name.
+        model: ``"tiny"``, a folder (of a model, an adapter or a run), a hub id, one of :data:`SCRIPTED`, or :data:`API`
+            and a name.
         options: Of the command line.
         arguments: Of the environment.
 
     Raises:
         ConfigError: When there is no such model, or it cannot play under these options.
+        CheckpointError: When a run's checkpoint or an adapter cannot be used.
     """
     if model in SCRIPTED:
         return Player(_scripted(model, options.env, arguments), {"model": model})
@@ -62,25 +66,44 @@ def _scripted(name: str, env_id: str, arguments: Mapping[str, Any]) -> Policy:
 
     env: Any = make(env_id, **arguments).unwrapped
     protocol = getattr(env, "protocol", "hermes")
-    return ExpertPolicy(protocol) if name == "expert" else RandomPolicy(protocol, getattr(env, "tools", {}))
+    tools = getattr(env, "tools", {})
+    return ExpertPolicy(protocol, tools=bool(tools)) if name == "expert" else RandomPolicy(protocol, tools)
 
 
 def _served(model: str, options: argparse.Namespace) -> Player:
-    name, _, url = model.removeprefix(API).partition("@")
+    # Names may hold an @ themselves, and so may addresses.
+    found = re.fullmatch(r"(.+?)(?:@(https?://.*))?", model.removeprefix(API), re.DOTALL)
+    name, url = (found[1], found[2] or "") if found else ("", "")
     if not name:
         raise ConfigError(f"--model {model!r} names no model. Write api:NAME@http://127.0.0.1:8000/v1, for example.")
+    if not url and not os.environ.get("OPENAI_BASE_URL"):
+        raise ConfigError(
+            f"--model {model!r} has no address. Write api:NAME@http://127.0.0.1:8000/v1, or set OPENAI_BASE_URL."
+        )
     from trajgym.policies.api import APIPolicy
 
-    sampling = {"temperature": options.temperature, "max_turn_tokens": options.max_turn_tokens}
-    policy = APIPolicy(name, base_url=url or None, concurrency=options.slots, prices=options.price, **sampling)
+    sampling = {
+        "temperature": options.temperature,
+        "max_turn_tokens": options.max_turn_tokens,
+        "calls": options.api_calls,
+        "tool_role": options.api_tool_role,
+    }
+    policy = APIPolicy(name, base_url=url or None, concurrency=options.slots, **sampling)
     return Player(policy, {"model": name, "url": url, **sampling})
 
 
 def _weights(model: str, options: argparse.Namespace) -> Player:
     from trajgym.trainers.config import GRPOConfig
-    from trajgym.trainers.models import load_model, make_policy, pick_device
+    from trajgym.trainers.models import make_policy, pick_device
+    from trajgym.trainers.placement import read_device_map, require_one_place
+    from trajgym.trainers.trained import find_source, open_source
 
-    weights, tokenizer = load_model(model, dtype=options.dtype, device=pick_device(options.device))
+    device_map = read_device_map(options.device_map)
+    require_one_place(options.device, device_map)
+    source = find_source(model)
+    weights, tokenizer = open_source(
+        source, dtype=options.dtype, device=pick_device(options.device), device_map=device_map
+    )
     most = min(_LONGEST_EPISODE, getattr(weights.config, "max_position_embeddings", None) or _LONGEST_EPISODE)
     budget = {
         "max_turn_tokens": options.max_turn_tokens,
@@ -91,7 +114,10 @@ def _weights(model: str, options: argparse.Namespace) -> Player:
     config = GRPOConfig(updates=1, model=model, env=options.env, slots=options.slots, **budget)
     # A run trains the policy that samples and so needs a temperature; an evaluation may as well be greedy.
     config = config.model_copy(update={"temperature": options.temperature})
-    settings = {"model": model, "fingerprint": _fingerprint(model, weights), "temperature": options.temperature}
+    fingerprint = _fingerprint(source.base, weights)
+    if source.adapter is not None:
+        fingerprint = f"{folder_fingerprint(source.adapter)}-{fingerprint}"
+    settings = {"model": model, "fingerprint": fingerprint, "temperature": options.temperature}
     return Player(make_policy(weights, tokenizer, config), {**settings, **budget})
 
 

@@ -33,11 +33,18 @@ def main(args: Sequence[str]) -> int:
     from trajgym.serving.service import AgentPlan, open_service
     from trajgym.trainers.export import merge
     from trajgym.trainers.models import pick_device
+    from trajgym.trainers.placement import read_device_map, require_one_place
     from trajgym.trainers.trained import find_source, open_source
 
+    device_map = read_device_map(options.device_map)
+    require_one_place(options.device, device_map)
     source = find_source(options.model, options.checkpoint)
     model, tokenizer = open_source(
-        source, dtype=options.dtype, device=pick_device(options.device), quantization=options.quantization
+        source,
+        dtype=options.dtype,
+        device=pick_device(options.device),
+        quantization=options.quantization,
+        device_map=device_map,
     )
     if source.adapter is not None and options.quantization == "none" and options.dtype == "float32":
         model, _ = merge(model)
@@ -94,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="port to listen on (8000)")
     add("--api-key-file", type=Path, metavar="FILE", help="holds the key that clients must send ($TRAJGYM_API_KEY)")
     add("--device", default="auto", help="where the model runs (auto)")
+    add("--device-map", metavar="MAP", help="deals layers to GPU, memory and disk: auto, or a JSON object")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="precision of the weights (float32)")
     add("--quantization", choices=("none", "8bit", "4bit"), default="none", help="of the weights, by bitsandbytes")
     add("--thinking", action="store_true", help="let the chat template open a reasoning block, where it has one")

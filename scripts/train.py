@@ -1,4 +1,7 @@
-"""Train a policy with GRPO or PPO on whole trajectories: trajgym train RECIPE [--gamma 0.95 …]."""
+"""Train a policy with GRPO or PPO on whole trajectories: trajgym train RECIPE [--gamma 0.95 …].
+
+With --curriculum FILE.yaml, train in stages: see docs/curriculum.md.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trajgym.errors import ConfigError
 from trajgym.trainers.config import GRPOConfig, load_config, recipe_names
 
 __all__ = ["main"]
@@ -18,18 +22,40 @@ def main(args: Sequence[str]) -> int:
         print(__doc__)
         print(f"\nRecipes: {', '.join(recipe_names())}, or the path of a .yaml file.")
         print("Options: trajgym train RECIPE --help. The keys of a recipe are the same.")
+        print("Stages: --curriculum FILE.yaml.")
         return 0 if args else 2
     recipe, *overrides = args
+    stages = _take(overrides, "--curriculum")
     config = load_config(recipe, overrides)
+    if stages is not None:
+        from trajgym.trainers.curriculum import load_curriculum, train_curriculum
+
+        folder = train_curriculum(config, load_curriculum(stages), name=Path(recipe).stem)
+        print(f"\nDone. Everything is in {folder}.", file=sys.stderr)
+        return 0
     from trajgym.trainers.grpo import train
+    from trajgym.trainers.telling import say
 
     speaks = os.environ.get("RANK", "0") == "0"  # of several processes, one
     if speaks:
-        print(_summary(recipe, config), flush=True)
+        say(_summary(recipe, config))
     folder = train(config, name=Path(recipe).stem)
     if speaks:
         print(f"\nDone. Everything is in {folder}; tensorboard --logdir {folder} shows the curves.", file=sys.stderr)
     return 0
+
+
+def _take(args: list[str], option: str) -> str | None:
+    """Take an option and its value out of the command line; the others are those of the recipe."""
+    for i, arg in enumerate(args):
+        name, given, value = arg.partition("=")
+        if name == option:
+            if not given and i + 1 == len(args):
+                raise ConfigError(f"{option} needs the path of a .yaml file.")
+            taken = value if given else args[i + 1]
+            del args[i : i + (1 if given else 2)]
+            return taken
+    return None
 
 
 def _summary(recipe: str, config: GRPOConfig) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable
+import re
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -30,6 +31,8 @@ __all__ = ["build_app"]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_UNREAD = "There was an error parsing the body"  # what FastAPI says where json raises anything but a JSONDecodeError
+_KIND = re.compile(r"(?:constrained-)?str|_Chosen|(?:list|literal)\[.*\]")  # pydantic's names of what a value may be
 
 
 class _Cancellable(Protocol):
@@ -92,7 +95,7 @@ def _add_paths(app: FastAPI, service: Service, agents: Agents | None, metrics: M
             raise Refusal(404, f"There is no model {name!r} here; this server has {service.name!r}.", "model_not_found")
         return model
 
-    @app.get("/health")
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         load = service.engine.load
         state = {"status": "ok", "model": service.name, "running": load.running, "waiting": load.waiting}
@@ -111,8 +114,8 @@ def _add_failures(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def wrong(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        place = [str(part) for part in first["loc"] if part != "body"]
+        first = _telling(error.errors())
+        place = _place(first)
         if not place and first["type"] in ("missing", "model_attributes_type", "dict_type"):
             message = "The body must be a JSON object, sent with the header Content-Type: application/json."
             return tell(Refusal(400, message, "invalid_json"))
@@ -124,6 +127,11 @@ def _add_failures(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400 and error.detail == _UNREAD:
+            message = (
+                "The body is no JSON that can be read: it is not UTF-8, is nested too deeply, or has too long numbers."
+            )
+            return tell(Refusal(400, message, "invalid_json"))
         message = f"{request.method} {request.url.path}: {error.detail}."
         return tell(Refusal(error.status_code, message, "not_found" if error.status_code == 404 else "http_error"))
 
@@ -135,6 +143,26 @@ def _add_failures(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
         return tell(refusal_of(error))
+
+
+def _telling(errors: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the error that says most.
+
+    Where a value may be of several kinds, each kind has its own complaint: one about more than the kind, and the one
+    that lies deepest, is of the kind that was meant.
+    """
+    same = [error for error in errors if error["loc"][:2] == errors[0]["loc"][:2]]
+    return max(same, key=lambda error: (not error["type"].endswith("_type"), len(error["loc"])))
+
+
+def _place(error: dict[str, Any]) -> list[str]:
+    """Return the keys that lead to what is wrong."""
+    *way, last = [part for part in error["loc"] if part != "body"] or [""]
+    way = [part for part in way if not _KIND.fullmatch(str(part))]
+    named = error["type"] == "extra_forbidden" or not _KIND.fullmatch(
+        str(last)
+    )  # a client's key may be called anything
+    return [str(part) for part in (*way, *([last] if named and last != "" else []))]
 
 
 async def _unless_gone(request: Request, work: Awaitable[T], cancellable: _Cancellable | None = None) -> T:

@@ -232,11 +232,13 @@ class Engine:
                 ticket.reused = len(self._idle.pop(stream)) - 1
                 self._sampler.extend(stream, ids[ticket.reused + 1 :])
             self._sampler.answer(stream, how, max_new_tokens=ticket.order.max_new_tokens)
-        except TrajgymError as error:
+        except Exception as error:  # of any kind, or the thread would end and with it every later answer
             if stream is not None:
                 self._idle.pop(stream, None)
-                self._sampler.close(stream)
-            self._over(ticket, error)
+                with contextlib.suppress(Exception):
+                    self._sampler.close(stream)
+            self.load.faults += not isinstance(error, TrajgymError)
+            self._over(ticket, error if isinstance(error, TrajgymError) else _fault(error))
             return
         ticket.stream = stream
         self._running[stream] = (ticket, time.monotonic())
@@ -273,7 +275,7 @@ class Engine:
         self.load.faults += len(lost)
         with contextlib.suppress(Exception):  # where the device is gone, every later request fails by itself
             self._sampler.reset()
-        fault = error if isinstance(error, EngineFault) else EngineFault(f"{type(error).__name__}: {error}")
+        fault = error if isinstance(error, EngineFault) else _fault(error)
         for ticket in lost:
             self._over(ticket, fault)
 
@@ -300,3 +302,7 @@ class Engine:
     def _retry_after(self) -> int:
         rounds = (len(self._waiting) + 1) / self.slots
         return max(1, min(60, math.ceil(rounds * self.load.seconds_each)))
+
+
+def _fault(error: Exception) -> EngineFault:
+    return EngineFault(f"{type(error).__name__}: {error}")

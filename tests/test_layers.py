@@ -37,6 +37,7 @@ ENTRY_OF = {
     "rollout_pool": "rollout",
     "rollout_replies": "rollout",
     "rollout_states": "rollout",
+    "rollout_subagent": "rollout",
     "scripts": "commands",
     "cli": "commands",
 }

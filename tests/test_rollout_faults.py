@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from trajgym.envs.base import ToolEnv
 from trajgym.envs.spaces import Unicode
 from trajgym.envs.tools import tool
 from trajgym.errors import ConfigError, DataError, EnvironmentFault
-from trajgym.policies.base import TextPolicy
+from trajgym.policies.base import LostTurn, TextPolicy
 from trajgym.rollout import EnvPool, Episode, collect, fault_counts, fault_summary
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
 
@@ -228,10 +230,32 @@ def test_odd_replies_are_faults(reply: tuple[Any, ...]) -> None:
     assert not trajectory.valid
 
 
-def test_exit_in_an_environment_ends_its_own_episode() -> None:
-    with EnvPool(lambda: Flaky(SystemExit(3))) as pool:  # type: ignore[arg-type]
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt("its own"), GeneratorExit(), CancelledError()])
+def test_whatever_an_environment_raises_ends_its_own_episode(error: BaseException) -> None:
+    """Ctrl-C comes to the main thread; what is raised in a call of the environment is not the user's."""
+    with EnvPool(lambda: Flaky(error)) as pool:  # type: ignore[arg-type]
         found = collect(Chatter(), pool, [Episode(s, 0) for s in range(2)])
     assert [t.valid for t in found] == [True, False]
+    assert (found[1].fault or "").startswith(type(error).__name__)
+
+
+def test_exit_while_an_environment_is_made_or_closed_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    made: list[int] = []
+
+    class Leaves(Flaky):
+        def __init__(self) -> None:
+            super().__init__(ValueError())
+            made.append(1)
+            if len(made) == 2:
+                sys.exit("no licence")
+
+        def close(self) -> None:
+            sys.exit("good bye")
+
+    with EnvPool(Leaves) as pool:
+        found = collect(Chatter(), pool, [Episode(2 * s, s) for s in range(3)])
+    assert [t.fault for t in found] == [None, "SystemExit: no licence", None]
+    assert caplog.text.count("SystemExit: good bye") == 2
 
 
 class Doubtful(Chatter):
@@ -250,6 +274,21 @@ def test_turns_made_of_no_probabilities_are_faults() -> None:
     assert [t.valid for t in found] == [True, False, True]
     assert found[1].fault == "SamplerFault: The logits of this turn were not finite."
     assert (found[1].steps[-1].action.logprobs, found[1].stop_reason) == ((), StopReason.FAULT)
+
+
+class Lossy(Chatter):
+    """Never hears the second turn of the second episode."""
+
+    def poll(self) -> list[tuple[int, Action]]:
+        lost = LostTurn("", error=OSError("no route"))
+        return [(i, lost if i == 1 and len(self._live[i][0]) > 3 else a) for i, a in super().poll()]
+
+
+def test_a_turn_that_never_comes_says_why() -> None:
+    with EnvPool(lambda: Flaky(ValueError())) as pool:
+        found = collect(Lossy(), pool, [Episode(0, 0), Episode(0, 1)])
+    assert [t.fault for t in found] == [None, "OSError: no route"]
+    assert [step.action.text for step in found[1].steps] == ["hm"]  # nobody wrote a second turn
 
 
 class Broken(Chatter):

@@ -14,6 +14,7 @@ from trajgym.trainers.peaks import Peaks, peaks_of
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.shape import lora_parameters, shape_of
 from trajgym.trainers.stopwatch import Stopwatch
+from trajgym.trainers.token_logprobs import plain_head
 from trajgym.types import Group, Trajectory
 
 __all__ = ["Accounting"]
@@ -37,7 +38,10 @@ class Accounting:
         self._peaks: Peaks | None = None
         self.watch = ranks.watch = Stopwatch()
         loaded = sum(p.numel() * p.element_size() for p in model.parameters())
-        self.memory: MemoryReport = memory_report(self._shape, config, available_memory(str(device)), loaded=loaded)
+        own_head = plain_head(model) is None
+        self.memory: MemoryReport = memory_report(
+            self._shape, config, available_memory(str(device)), loaded=loaded, own_head=own_head
+        )
 
     def begin(self, processed: int) -> None:
         """Begin an update.

@@ -1,7 +1,7 @@
 """Trajectories and their advantages as tensors.
 
-Rows are sorted by length and cut into micro-batches of a bounded number of padded tokens; the sum over
-micro-batches does not depend on how they are cut.
+Rows are cut into micro-batches of a bounded number of tokens: sorted by length and padded, or where the model can run
+on them, as trees of what they have in common. The sum over micro-batches does not depend on how they are cut.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trajgym.errors import ConfigError, RewardError, TrainingError, UnknownNameError
+from trajgym.trainers.tree import Tree, make_tree
 from trajgym.types import TokenStream, Trajectory
 
 __all__ = ["NORMALIZERS", "Batch", "Counts", "MicroBatch", "make_batch", "normalizer_from", "normalizer_value"]
@@ -39,6 +40,7 @@ class MicroBatch:
         turns: Number of the token's turn within this micro-batch, from 0; no two trajectories share one. Shape: (N,).
         trajectories: Number of the token's trajectory within this micro-batch, from 0. Shape: (N,).
         places: Of each token, the index of its trajectory among those the batch was made from, and its turn there.
+        tree: The same rows with every shared beginning once, for models that can run on it.
     """
 
     ids: Tensor
@@ -49,6 +51,12 @@ class MicroBatch:
     turns: Tensor
     trajectories: Tensor
     places: tuple[tuple[int, int], ...]
+    tree: Tree | None = None
+
+    @property
+    def computed(self) -> int:
+        """Tokens that a pass computes, padding included."""
+        return self.ids.numel() if self.tree is None else self.tree.ids.numel()
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on ``device``."""
@@ -61,6 +69,7 @@ class MicroBatch:
             turns=self.turns.to(device),
             trajectories=self.trajectories.to(device),
             places=self.places,
+            tree=None if self.tree is None else self.tree.on(device),
         )
 
 
@@ -161,6 +170,7 @@ def make_batch(
     max_tokens: int,
     row_weights: Sequence[float] | None = None,
     keep_together: bool = False,
+    share: bool = False,
 ) -> Batch:
     """Lay out trajectories for the loss.
 
@@ -169,9 +179,11 @@ def make_batch(
         advantages: One per turn of each trajectory: a number, or one for each token the policy sampled in that turn.
         normalizer: Z, from :func:`normalizer_value`.
         pad_id: Token id to pad with; never attended to by a real token.
-        max_tokens: Most padded tokens of a micro-batch; what cannot be divided may exceed it.
+        max_tokens: Most padded tokens of a micro-batch, or with ``share`` most tokens of its rows; what cannot be
+            divided may exceed it.
         row_weights: Weight of each trajectory's tokens, from :func:`normalizer_value`.
         keep_together: Put all rows of a trajectory into one micro-batch, as a ratio over whole trajectories needs.
+        share: Put rows that begin alike side by side, and make a tree of each micro-batch.
 
     Raises:
         ConfigError: When a trajectory has no token rows (its policy has no tokens to train).
@@ -186,22 +198,13 @@ def make_batch(
     for i, (trajectory, turns, weight) in enumerate(zip(trajectories, advantages, weights, strict=True)):
         rows = _rows(i, trajectory, turns, weight)
         units += [rows] if keep_together and rows else [[row] for row in rows]
-    units.sort(key=_longest)
-    micro: list[MicroBatch] = []
-    together: list[_Row] = []
-    for unit in units:
-        # Sorted by length: the unit that comes last sets the width.
-        if together and (len(together) + len(unit)) * _longest(unit) > max_tokens:
-            micro.append(_pad(together, pad_id))
-            together = []
-        together.extend(unit)
-    if together:
-        micro.append(_pad(together, pad_id))
+    cut = _by_beginning(units, max_tokens) if share else _by_length(units, max_tokens)
+    micro = tuple(_micro(rows, pad_id, share) for rows in cut)
     return Batch(
-        tuple(micro),
+        micro,
         normalizer,
         policy_tokens=sum(len(m.places) for m in micro),
-        padded_tokens=sum(m.ids.numel() for m in micro),
+        padded_tokens=sum(m.computed for m in micro),
     )
 
 
@@ -264,7 +267,40 @@ def _per_token(advantage: float | Sequence[float], count: int, index: int, turn:
     return iter(values) if isinstance(advantage, Sequence) else itertools.repeat(values[0], count)
 
 
-def _pad(rows: Sequence[_Row], pad_id: int) -> MicroBatch:
+def _by_length(units: list[list[_Row]], max_tokens: int) -> Iterator[list[_Row]]:
+    """Put units of similar length together, so that little is padded."""
+    together: list[_Row] = []
+    for unit in sorted(units, key=_longest):
+        # Sorted by length: the unit that comes last sets the width.
+        if together and (len(together) + len(unit)) * _longest(unit) > max_tokens:
+            yield together
+            together = []
+        together.extend(unit)
+    if together:
+        yield together
+
+
+def _by_beginning(units: list[list[_Row]], max_tokens: int) -> Iterator[list[_Row]]:
+    """Put units together that begin alike, in micro-batches of similar size, so that ranks get equal shares."""
+    sizes = [sum(len(row.stream.ids) for row in unit) for unit in units]
+    total = sum(sizes)
+    share = total / max(1, math.ceil(total / max(1, max_tokens)))
+    together: list[_Row] = []
+    size = done = begun = 0
+    for i in sorted(range(len(units)), key=lambda i: units[i][0].stream.ids):
+        # Full, or past the middle of what is this micro-batch's share of everything.
+        if together and (size + sizes[i] > max_tokens or done + sizes[i] / 2 > share * begun):
+            yield together
+            together, size = [], 0
+        if not together:
+            begun += 1
+        together.extend(units[i])
+        size, done = size + sizes[i], done + sizes[i]
+    if together:
+        yield together
+
+
+def _micro(rows: Sequence[_Row], pad_id: int, share: bool) -> MicroBatch:
     length = max(len(row.stream.ids) for row in rows)
     ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
     policy = torch.zeros((len(rows), length - 1), dtype=torch.bool)
@@ -281,6 +317,7 @@ def _pad(rows: Sequence[_Row], pad_id: int) -> MicroBatch:
         turns=_numbered(places),
         trajectories=_numbered([trajectory for trajectory, _ in places]),
         places=places,
+        tree=make_tree([row.stream.ids for row in rows], [row.positions for row in rows]) if share else None,
     )
 
 

@@ -56,6 +56,10 @@ _SWITCHES: tuple[str, ...] = (
 _REWARDS = ("reward_type", "reward_config", "custom_reward", "batch_size", "gradient_accumulation_steps")
 
 
+CLIP_RANGE = 0.2
+"""The document's, where nobody gives another."""
+
+
 class NoSFTWarning(UserWarning):
     """Reinforcement learning starts from a model of which no supervised fine-tuning is known."""
 
@@ -255,7 +259,9 @@ class GRPOTrainerWrapper(_Wrapper):
         batch = {key: given.pop(key) for key in ("batch_size", "gradient_accumulation_steps") if key in given}
         if "groups_per_update" not in given:
             batch = {"batch_size": 4, **batch}
-        self.config = load_config({**self._options(**batch), "env_kwargs": self._arguments()})
+        # The document clips at 0.2 on both sides; our own default above is another one.
+        clip = {} if {"clip_range", "clip_range_high"} & given.keys() else {"clip_range": CLIP_RANGE}
+        self.config = load_config({**self._options(**batch, **clip), "env_kwargs": self._arguments()})
 
     def train(self) -> dict[str, Any]:
         """Train; see :class:`GRPOTrainerWrapper`. The result has ``average_reward`` and ``final_kl`` beside the rest.

@@ -18,7 +18,9 @@ from trajgym.trainers.models import checkpoint_activations
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
 from trajgym.trainers.step_guard import StepGuard
+from trajgym.trainers.token_logprobs import policy_states
 from trajgym.trainers.token_pass import PerToken, per_token
+from trajgym.trainers.tree_attention import why_not_shared
 from trajgym.trainers.value_loss import value_loss
 from trajgym.types import Trajectory
 
@@ -44,8 +46,7 @@ class ValueModel(nn.Module):
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Return the value of the state that each policy token was sampled in. Shape: (N,)."""
-        states = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
-        values: Tensor = self.head(states[:, :-1][batch.policy].float())
+        values: Tensor = self.head(policy_states(self.body, batch).float())
         return values[:, 0]
 
 
@@ -66,6 +67,9 @@ class Critic:
         self.model = ValueModel(policy).to(device)
         if config.gradient_checkpointing:
             checkpoint_activations(self.model.body)
+        self._share = config.share_prefix == "auto" and not any(
+            ranks.together(lambda: why_not_shared(self.model.body, config.max_episode_tokens))
+        )
         self._masters = Masters(p for p in self.model.parameters() if p.requires_grad)
         self._parameters = self._masters.trained
         self._optimizer = torch.optim.AdamW(
@@ -76,11 +80,13 @@ class Critic:
         """Return V of the state before each sampled token; a turn's own value is that before its first one."""
 
         def values(micro: MicroBatch) -> Tensor:
-            self.processed += micro.ids.numel()
+            self.processed += micro.computed
             found: Tensor = self.model(micro.to(self._device))
             return found
 
-        return per_token(trajectories, values, ranks=self._ranks, max_tokens=self._config.microbatch_tokens)
+        return per_token(
+            trajectories, values, ranks=self._ranks, max_tokens=self._config.microbatch_tokens, share=self._share
+        )
 
     def learn(
         self, trajectories: Sequence[Trajectory], targets: PerToken, old: PerToken, weights: PerToken, progress: float
@@ -128,7 +134,7 @@ class Critic:
         laid_out = zip(*(self._micro(trajectories, n) for n in (targets, old, weights)), strict=True)
         total = 0.0
         for goal, before, counted in self._ranks.mine(list(laid_out)):
-            self.processed += goal.ids.numel()
+            self.processed += goal.computed
             try:
                 loss = value_loss(
                     self.model(goal.to(self._device)),
@@ -158,7 +164,12 @@ class Critic:
 
     def _micro(self, trajectories: Sequence[Trajectory], numbers: Any) -> tuple[MicroBatch, ...]:
         return make_batch(
-            trajectories, numbers, normalizer=1.0, pad_id=0, max_tokens=self._config.microbatch_tokens
+            trajectories,
+            numbers,
+            normalizer=1.0,
+            pad_id=0,
+            max_tokens=self._config.microbatch_tokens,
+            share=self._share,
         ).micro
 
 

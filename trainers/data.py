@@ -9,9 +9,9 @@ from trajgym.errors import DataError, TemplateError
 from trajgym.policies.render import Renderer
 from trajgym.protocols import get_protocol
 from trajgym.trainers.data_messages import as_dialogue, read_messages
-from trajgym.types import Message, TokenStream, Trajectory
+from trajgym.types import Message, Step, TokenStream, Trajectory
 
-__all__ = ["demonstration", "tokenized"]
+__all__ = ["demonstration", "dialogues", "tokenized"]
 
 _FORMS = "{prompt, completion}, {messages} or a Trajectory"
 
@@ -40,6 +40,20 @@ def demonstration(renderer: Renderer, trajectory: Trajectory) -> TokenStream:
     return TokenStream(tuple(ids), tuple(mask), tuple(turns), (0.0,) * len(ids))
 
 
+def dialogues(trajectory: Trajectory) -> list[Trajectory]:
+    """Cut a trajectory where an observation begins anew: each part is a dialogue that a model sees as a whole."""
+    parts: list[Trajectory] = []
+    prompt, steps = trajectory.prompt, list[Step]()
+    for step in trajectory.steps:
+        steps.append(step)
+        if step.observation.begins_anew:
+            parts.append(Trajectory(trajectory.task, prompt, tuple(steps), seed=trajectory.seed))
+            prompt, steps = step.observation.messages, []
+    if steps or not parts:
+        parts.append(Trajectory(trajectory.task, prompt, tuple(steps), seed=trajectory.seed))
+    return parts
+
+
 def tokenized(rows: Iterable[Mapping[str, Any] | Trajectory], renderer: Renderer) -> list[dict[str, list[int]]]:
     """Return rows for supervised training as tokens: ``input_ids`` and ``completion_mask``, of the same length.
 
@@ -52,8 +66,9 @@ def tokenized(rows: Iterable[Mapping[str, Any] | Trajectory], renderer: Renderer
       :func:`trajgym.trainers.data_messages.read_messages`;
     - a :class:`~trajgym.types.Trajectory`: all of its turns are trained.
 
-    Each becomes one row. Where the template rewrites its history (``renderer.append_only`` is false), each trained
-    turn becomes a row of its own, with the context in which the policy would write it.
+    Each becomes one row, a trajectory one for each of its :func:`dialogues`. Where the template rewrites its history
+    (``renderer.append_only`` is false), each trained turn becomes a row of its own, with the context in which the
+    policy would write it.
 
     Args:
         rows: The rows; further columns are not looked at.
@@ -73,7 +88,7 @@ def tokenized(rows: Iterable[Mapping[str, Any] | Trajectory], renderer: Renderer
 def _streams(row: Any, renderer: Renderer, where: str) -> list[TokenStream]:
     if isinstance(row, Trajectory):
         _check_whole(row, where)
-        return _of_dialogue(row, renderer)
+        return [stream for part in dialogues(row) for stream in _of_dialogue(part, renderer)]
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected {_FORMS}, got {type(row).__name__}.")
     if row.get("messages") is not None:

@@ -15,6 +15,7 @@ from trajgym.policies.scripted import ExpertPolicy
 from trajgym.protocols import Protocol
 from trajgym.rewards.answer import correct, equal, read, truth
 from trajgym.rollout import EnvPool, Episode, collect, derive_seed
+from trajgym.trainers.data import dialogues
 from trajgym.types import Message, StopReason, Task, Trajectory
 
 __all__ = ["ExpertSet", "expert_set", "messages_of"]
@@ -42,8 +43,11 @@ class ExpertSet:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The trajectories in the form of messages, one ``{"messages": […]}`` each; see :func:`messages_of`."""
-        return [{"messages": messages_of(trajectory)} for trajectory in self.trajectories]
+        """The trajectories in the form of messages, one ``{"messages": […]}`` for each dialogue that a model sees.
+
+        That is one for each trajectory, but where an observation begins anew; see :func:`messages_of`.
+        """
+        return [{"messages": messages_of(part)} for trajectory in self.trajectories for part in dialogues(trajectory)]
 
     @property
     def summary(self) -> str:

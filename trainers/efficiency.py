@@ -2,8 +2,8 @@
 
     T_LB = max(generation FLOPs / peak, decode bytes / bandwidth, slowest episode) + learning FLOPs / peak
 
-Every token is processed once, a task's prompt once for all its trajectories; peaks are measured on the machine
-(:mod:`trajgym.trainers.peaks`). The share of the bound in the measured time, η, is 1 at best.
+Every token is processed once, and what trajectories begin with in common once for all of them; peaks are measured on
+the machine (:mod:`trajgym.trainers.peaks`). The share of the bound in the measured time, η, is 1 at best.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from trajgym.trainers.credit import turn_tokens
-from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, training_flops, work_of
+from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, learning_work, training_flops, work_of
 from trajgym.trainers.hardware import peak_host_memory
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.peaks import Peaks
@@ -131,19 +131,19 @@ def count_step(
         slots: Episodes that can be live at once, over all processes.
         processed: Tokens that went through models, padding included: what the samplers computed, and the padded tokens
             of each pass of each micro-batch; over all processes.
-        kl_acts: Whether groups without a signal are learned from as well, because a KL acts on them.
+        kl_acts: Whether trajectories without a signal are learned from as well, because a KL acts on them.
     """
     learned = [
         trajectory
         for group, credit in zip(groups, advantages, strict=True)
-        if kl_acts or not no_signal(credit)
-        for trajectory in group.trajectories
+        for trajectory, turns in zip(group.trajectories, credit, strict=True)
+        if kl_acts or not no_signal([turns])
     ]
     return StepCounts(
         generated=work_of(played),
         chains=tuple(map(chain_of, played)),
         slots=slots,
-        learned=work_of(learned),
+        learned=learning_work(learned),
         passes=passes,
         processed=processed,
         telling=telling_tokens(groups, advantages),

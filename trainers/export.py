@@ -12,6 +12,7 @@ import torch
 from trajgym.errors import CheckpointError, ConfigError, UnknownNameError
 from trajgym.policies.render import Renderer
 from trajgym.trainers.export_card import model_card
+from trajgym.trainers.placement import DeviceMap
 from trajgym.trainers.runfolder import storage_errors
 from trajgym.trainers.trained import find_source, open_source
 
@@ -42,6 +43,7 @@ def export(
     *,
     checkpoint: str | None = None,
     dtype: str | None = None,
+    device_map: DeviceMap | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Write a model as a folder in Hugging Face's format that loads without PEFT and without this package.
@@ -51,6 +53,7 @@ def export(
         out: The folder to write; it appears when it is complete.
         checkpoint: Which of the run's checkpoints.
         dtype: ``"float32"`` or ``"bfloat16"``; the run's own when ``None``.
+        device_map: Where the model lies meanwhile, see :mod:`trajgym.trainers.placement`; memory when ``None``.
         overwrite: Whether to replace what is in ``out``, if that is a model.
 
     Raises:
@@ -66,7 +69,9 @@ def export(
     out = out.expanduser()
     _require_free(out, overwrite)
     # Merged in float32, so that W + (α/r)·BA is rounded once.
-    model, tokenizer = open_source(found, dtype="float32" if found.adapter else kind)
+    model, tokenizer = open_source(
+        found, dtype="float32" if found.adapter else kind, device_map=device_map, sampled=False
+    )
     difference = None
     if found.adapter is not None:
         model, difference = merge(model)

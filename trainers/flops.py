@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trajgym.trainers.shape import ModelShape
+from trajgym.trainers.tree import shared_lengths
 from trajgym.types import TokenStream, Trajectory
 
-__all__ = ["Chain", "Work", "chain_of", "forward_flops", "training_flops", "work_of"]
+__all__ = ["Chain", "Work", "chain_of", "forward_flops", "learning_work", "training_flops", "work_of"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,19 @@ def work_of(trajectories: Iterable[Trajectory]) -> Work:
                 firsts[trajectory.task.id], shared = row, 0
             total += _row_work(row, shared)
             before = row
+    return total
+
+
+def learning_work(trajectories: Iterable[Trajectory]) -> Work:
+    """Return what a pass that learns from these trajectories has to do at least.
+
+    All tokens are known beforehand, so whatever rows begin with in common is processed once: prompts, instructions of
+    different tasks, what was sampled twice.
+    """
+    rows = [row for trajectory in trajectories for row in trajectory.rows]
+    total = Work()
+    for r, shared in shared_lengths([row.ids[: _reach(row)] for row in rows]):
+        total += _row_work(rows[r], shared)
     return total
 
 

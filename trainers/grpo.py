@@ -21,7 +21,7 @@ from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
 from trajgym.errors import StorageError, TrainingError
 from trajgym.evaluation.evaluate import fit_arguments
-from trajgym.evaluation.records import to_parquet, trajectory_row, write_jsonl
+from trajgym.evaluation.records import trajectory_row, write_jsonl
 from trajgym.rollout import fault_summary
 from trajgym.trainers.accounting import Accounting
 from trajgym.trainers.advantages import Advantages
@@ -47,11 +47,12 @@ from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.player import Played, Player
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
-from trajgym.trainers.runfolder import RunFolder, storage_errors
+from trajgym.trainers.runfolder import RunFolder, fitting, storage_errors
 from trajgym.trainers.scale import divided_memory
 from trajgym.trainers.schedule import TaskSchedule
 from trajgym.trainers.shape import shape_of
 from trajgym.trainers.sharding import Shards
+from trajgym.trainers.telling import say
 from trajgym.trainers.writers import check_writers, make_writers
 from trajgym.types import Group, Trajectory
 
@@ -160,7 +161,8 @@ class GRPOTrainer:
         )
         self.kl = KLControl(config.kl_coef) if config.kl_control == "auto" else None
         if state:
-            self.load_state_dict(state)
+            with fitting(weights.parent):
+                self.load_state_dict(state)
 
     def prepare(self, model: Any) -> None:
         """Make what else is trained; ``model`` is still the policy that the run starts from."""
@@ -236,9 +238,7 @@ class GRPOTrainer:
                 if monitor is not None:
                     monitor.close(self.folder.complete()[-1] if self.update == total == saved else None)
         if self.ranks.main:
-            logs = sorted((self.folder.path / "trajectories").glob("update-*.jsonl"))
-            with storage_errors(self.folder.path):
-                to_parquet(logs, self.folder.path / "trajectories" / "all.parquet")
+            self.folder.gather_trajectories()
         return self.folder.path
 
     def gather(self, interrupt: Interrupt) -> Played:
@@ -349,8 +349,8 @@ class GRPOTrainer:
         if not self.ranks.main:
             return None
         config, total = self.config, self.schedule.total
-        for line in filter(None, (self.calls, self.accounting.memory.line)):
-            print(line, flush=True)
+        for line in filter(None, (self.calls, self.accounting.memory.line, self.learner.sharing)):
+            say(line)
         parameters = sum(p.numel() for p in self.learner.model.parameters())
         monitor = Monitor(
             self.folder,
@@ -362,7 +362,7 @@ class GRPOTrainer:
             print_every=config.log_every,
         )
         if self.accounting.memory.warning:
-            print(f"  ! {self.accounting.memory.warning}", flush=True)
+            say(f"  ! {self.accounting.memory.warning}")
         monitor.begin()
         return monitor
 

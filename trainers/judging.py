@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from trajgym.errors import DataError
-from trajgym.policies.base import Policy
+from trajgym.policies.base import LostTurn, Policy
 from trajgym.rewards.compare import PairJudge
 from trajgym.rewards.judge import Judge, own_words
 from trajgym.rollout import derive_seed
@@ -166,6 +166,8 @@ def ask_policy(policy: Policy) -> Ask:
                         policy.start(number, [Message("user", prompt)], task=task, seed=seed)
                         live.add(number)
                     for number, action in policy.poll():
+                        if isinstance(action, LostTurn):
+                            raise action.error  # no reply is not an empty one
                         replies[number] = action.text
                         policy.finish(number)
                         live.discard(number)

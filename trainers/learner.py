@@ -20,13 +20,15 @@ from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.loss import LossParts, policy_loss, sampler_weights
 from trajgym.trainers.masters import Masters
 from trajgym.trainers.metrics import no_signal
-from trajgym.trainers.models import Reference, token_logprobs
+from trajgym.trainers.models import Reference
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.schedule import lr_factor
 from trajgym.trainers.sharding import Shards, gathered, like
 from trajgym.trainers.step_guard import StepGuard
 from trajgym.trainers.stopwatch import Stopwatch
+from trajgym.trainers.token_logprobs import token_logprobs
 from trajgym.trainers.token_pass import per_token
+from trajgym.trainers.tree_attention import why_not_shared
 from trajgym.types import Group
 
 __all__ = ["Learner"]
@@ -64,6 +66,7 @@ class Learner:
         self.processed = 0  # tokens that went through models here, padding included
         self._ranks, self._shards, self._watch = ranks, shards, watch
         self.guard = StepGuard("policy", f"Lower learning_rate, or look at the trajectories in {folder}.")
+        self.share, self.sharing = self._look_for_sharing()
         self._masters = Masters(p for p in model.parameters() if p.requires_grad)
         self._parameters = self._masters.trained
         self.optimizer = torch.optim.AdamW(self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -108,10 +111,12 @@ class Learner:
         sums = self._ranks.total(sums)
         tokens = max(1, config.inner_epochs * sum(batch.policy_tokens for batch in batches))
         trajectories = max(1, config.inner_epochs * sum(len(group.trajectories) for group in groups))
+        left_out = sum(not acts for acts in self._acting(advantages))
         out = {
             "skipped_steps": float(self.guard.skipped),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             "no_signal_share": sum(map(no_signal, advantages)) / max(1, len(groups)),
+            "skipped_trajectories": float(left_out),
             "groups": float(len(groups)),
         }
         if not any(batch.micro for batch in batches):
@@ -130,16 +135,14 @@ class Learner:
     def lay_out(self, groups: Sequence[Group], advantages: Sequence[Advantages]) -> Batch:
         """Return the tensors of one optimiser step.
 
-        Groups without a signal count in Z, or the gradient would depend on how many there are; their tokens are left
-        out where nothing but the reward acts on them.
+        Trajectories without a signal count in Z, or the gradient would depend on how many there are; their tokens are
+        left out where nothing but the reward acts on them.
         """
         config = self.config
         everyone = [t for group in groups for t in group.trajectories]
         z, weights = normalizer_value(config.normalizer, everyone, constant=config.max_turn_tokens)
         flat = [row for group in advantages for row in group]
-        kl_acts = self.reference is not None and config.kl_form != "k1_in_reward"
-        signal = [kl_acts or not no_signal(group) for group in advantages for _ in group]
-        kept = [i for i, wanted in enumerate(signal) if wanted]
+        kept = [i for i, acts in enumerate(self._acting(advantages)) if acts]
         tokens = sum(len(row.ids) for i in kept for row in everyone[i].rows)
         return make_batch(
             [everyone[i] for i in kept],
@@ -149,18 +152,35 @@ class Learner:
             pad_id=0,
             max_tokens=min(config.microbatch_tokens, math.ceil(tokens / self._ranks.count)),  # something for everybody
             keep_together=config.importance == "trajectory",
+            share=self.share,
         )
 
-    def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _acting(self, advantages: Sequence[Advantages]) -> list[bool]:
+        """Return which trajectories have a gradient: with a KL in the loss all, else those with an advantage."""
+        kl_acts = self.reference is not None and self.config.kl_form != "k1_in_reward"
+        return [kl_acts or not no_signal([row]) for group in advantages for row in group]
+
+    def _look_for_sharing(self) -> tuple[bool, str]:
+        """Return whether shared beginnings are computed once, and a line that says so, or why not."""
+        if self.config.share_prefix == "off":
+            return False, "Shared beginnings: computed for each trajectory, as share_prefix says."
+        with self._shards.whole(self.model):
+            longest = self.config.max_episode_tokens
+            found = self._ranks.together(lambda: why_not_shared(self.model, longest))
+        if reason := next(filter(None, found), ""):  # all ranks cut micro-batches alike
+            return False, f"Shared beginnings: computed for each trajectory, since {reason}."
+        return True, "Shared beginnings: computed once, each micro-batch as a tree."
+
+    def logprobs(self, micro: MicroBatch, with_entropy: bool = True) -> tuple[Tensor, Tensor]:
         """Return log π and entropy of a micro-batch's policy tokens under the current weights."""
-        self.processed += micro.ids.numel()
-        return token_logprobs(self.model, micro.to(self.device), self.config.temperature)
+        self.processed += micro.computed
+        return token_logprobs(self.model, micro.to(self.device), self.config.temperature, with_entropy)
 
     def reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
         """Return log π_ref of a micro-batch's policy tokens, where there is a reference."""
         if self.reference is None:
             return None
-        self.processed += micro.ids.numel()
+        self.processed += micro.computed
         with self._watch("logprobs"):
             return self.reference.logprobs(micro.to(self.device), self.config.temperature)
 
@@ -172,17 +192,18 @@ class Learner:
         def gap(micro: MicroBatch) -> Tensor:
             reference = self.reference_logprobs(micro)
             assert reference is not None
-            return self.logprobs(micro)[0] - reference
+            return self.logprobs(micro, False)[0] - reference
 
         everyone = [t for group in groups for t in group.trajectories]
         with self._shards.whole(self.model), self._shards.whole(self.reference.model), self._watch("logprobs"):
-            tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=self.config.microbatch_tokens)
+            size = self.config.microbatch_tokens
+            tokens = per_token(everyone, gap, ranks=self._ranks, max_tokens=size, share=self.share)
         sums = iter([[math.fsum(turn) for turn in turns] for turns in tokens])
         return [[next(sums) for _ in group.trajectories] for group in groups]
 
     def _old_logprobs(self, share: Sequence[MicroBatch]) -> list[Tensor]:
         with torch.no_grad(), self._watch("logprobs"):
-            return [self.logprobs(micro)[0] for micro in share]
+            return [self.logprobs(micro, False)[0] for micro in share]
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimiser's state as one process would have it; of divided weights, on the main rank alone."""

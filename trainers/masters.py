@@ -80,9 +80,11 @@ class Masters:
         moments = {}
         for index, entry in state["state"].items():
             moments[index] = {name: value for name, value in entry.items() if name != "master"}
+            # torch would find out in the first step.
+            sizes = {value.shape for value in entry.values() if isinstance(value, Tensor) and value.dim()}
+            if index >= len(self.trained) or sizes - {self.trained[index].shape}:
+                raise CheckpointError("The checkpoint's optimiser state and float32 weights do not fit the model.")
             if "master" in entry and self._is_copy(index):
-                if entry["master"].shape != self.trained[index].shape:
-                    raise CheckpointError("The checkpoint's float32 weights do not fit the model.")
                 self.trained[index].copy_(entry["master"])
         optimizer.load_state_dict({**state, "state": moments})
 

@@ -9,7 +9,7 @@ Bytes, with s for the bytes of a number, P for the weights and P' for those that
     gradients    4·P' (float32), while an update is computed
     cache        2·layers·kv_heads·head_size·s for each token of each slot, while episodes are played
     activations  what the backward pass needs, for each token of a micro-batch: see :func:`activation_bytes`
-    logits       16·V for each token of a micro-batch: four float32 tensors of the vocabulary's width are alive at once
+    logits       two float32 chunks of them, or one and all that are kept: see :func:`logit_bytes`
 
 The largest sum of what is alive together is the estimate. The interpreter and its libraries, about half a GiB, come on
 top.
@@ -18,16 +18,19 @@ top.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from trajgym.errors import UnknownNameError
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.quantization import QUANTIZATION_BITS
 from trajgym.trainers.shape import Linear, ModelShape, lora_parameters
+from trajgym.trainers.token_logprobs import CHUNK_BYTES, KEPT_BYTES
 
-__all__ = ["MemoryEstimate", "activation_bytes", "estimate", "models_held"]
+__all__ = ["MemoryEstimate", "activation_bytes", "estimate", "logit_bytes", "models_held"]
 
 _FLOAT = 4  # bytes of float32
+_SHARED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}  # which reads the same tensor
 _PREFILL_TOKENS = 8192  # of one pass over prompts and observations
 
 _MODELS = {
@@ -69,7 +72,7 @@ class MemoryEstimate:
         rollout: What a pass over prompts needs besides.
         activations: Of one micro-batch, kept from the forward to the backward pass.
         recomputed: Of one block of it, where activations are recomputed.
-        logits: Of one micro-batch, and their gradients.
+        logits: Of one micro-batch, their gradients, and that of the head.
         trained: Weights that are trained, as a number.
     """
 
@@ -124,6 +127,7 @@ def estimate(
     *,
     algorithm: str | None = None,
     learned_reward: bool = False,
+    own_head: bool = False,
 ) -> MemoryEstimate:
     """Return what a run needs on its device.
 
@@ -132,9 +136,12 @@ def estimate(
         config: The run's options.
         algorithm: In the place of the one in the options.
         learned_reward: Whether a model as large as the policy pays, and not rules.
+        own_head: Whether the model must make logits by itself, all at once: where
+            :func:`trajgym.trainers.token_logprobs.plain_head` finds none.
     """
     size = 2 if config.dtype == "bfloat16" else _FLOAT
     adapters = lora_parameters(shape, rank=config.lora_rank, targets=config.lora_targets) if config.use_lora else 0
+    adapted = config.lora_targets if config.use_lora else None
     weights = shape.parameters * size
     if (bits := QUANTIZATION_BITS[config.quantization]) is not None:
         weights += sum((_packed_bytes(x, bits) - x.outputs * x.inputs * size) * x.count for x in shape.linears)
@@ -158,14 +165,31 @@ def estimate(
         gradients=max(trained, value_trained) * _FLOAT,
         cache=config.slots * config.max_episode_tokens * shape.kv_numbers * size,
         rollout=_prefill_bytes(shape, config, size),
-        activations=activation_bytes(shape, tokens, size=size, checkpointing=config.gradient_checkpointing),
-        recomputed=tokens * _block_bytes(shape, size) if config.gradient_checkpointing else 0,
-        logits=16 * shape.vocabulary * tokens,
+        activations=activation_bytes(
+            shape,
+            tokens,
+            size=size,
+            checkpointing=config.gradient_checkpointing,
+            adapted=adapted,
+            rank=config.lora_rank,
+        ),
+        recomputed=tokens * _block_bytes(shape, size, adapted, config.lora_rank)
+        if config.gradient_checkpointing
+        else 0,
+        logits=logit_bytes(shape, tokens, head_learns=not adapters, own_head=own_head),
         trained=trained,
     )
 
 
-def activation_bytes(shape: ModelShape, tokens: int, *, size: int = _FLOAT, checkpointing: bool = False) -> int:
+def activation_bytes(
+    shape: ModelShape,
+    tokens: int,
+    *,
+    size: int = _FLOAT,
+    checkpointing: bool = False,
+    adapted: Collection[str] | None = None,
+    rank: int = 0,
+) -> int:
     """Return what a forward pass keeps for the backward pass.
 
     In each block, for each token, with width d, feed-forward width f, heads of width h, and s bytes a number::
@@ -175,6 +199,15 @@ def activation_bytes(shape: ModelShape, tokens: int, *, size: int = _FLOAT, chec
                       (heads + kv_heads)·h·(4 + s) more where queries and keys are normalised
         feed-forward  4·f·s: gate, its activation, up, their product
 
+    A layer keeps its input for the gradient of its own weights, and a norm what it multiplies. Frozen ones, beneath
+    adapters of rank r, do without::
+
+        2 norms       d·4 each
+        attention     as above, 4 in the place of 4 + s
+        feed-forward  3·f·s
+        adapters      4·r each, and their inputs in float32: one copy each; in a model in float32 its own tensors, of
+                      which q, k and v share one, gate and up another, and o has what attention keeps anyway
+
     Attention scores are not kept: they are computed again, tile by tile (FlashAttention, arXiv 2205.14135). With
     checkpointing each block keeps its input alone, and computes the rest again when its turn comes.
 
@@ -183,9 +216,33 @@ def activation_bytes(shape: ModelShape, tokens: int, *, size: int = _FLOAT, chec
         tokens: Of a micro-batch, padding included.
         size: Bytes of a number.
         checkpointing: Whether activations are recomputed.
+        adapted: Names of the layers with adapters, everything else frozen; ``None`` where all weights are trained.
+        rank: Of the adapters.
     """
-    block = shape.hidden * size if checkpointing else _block_bytes(shape, size)
-    return tokens * (shape.layers * block + _norm_bytes(shape, size))
+    block = shape.hidden * size if checkpointing else _block_bytes(shape, size, adapted, rank)
+    return tokens * (shape.layers * block + _norm_bytes(shape, size, adapted))
+
+
+def logit_bytes(shape: ModelShape, tokens: int, *, head_learns: bool = True, own_head: bool = False) -> int:
+    """Return what logits take at most.
+
+    They are made a chunk at a time, two float32 tensors of the vocabulary's width each: log-probabilities, and what
+    they are made of or their gradient. Those of few tokens are all kept. The gradient of a head that learns is added up
+    over chunks, in float32, beside the one of micro-batches before. A model that must make all logits at once has four
+    tensors of all tokens.
+
+    Args:
+        shape: The model.
+        tokens: Of a micro-batch; as if the policy had sampled all of them.
+        head_learns: Whether the head over the vocabulary is trained.
+        own_head: As for :func:`estimate`.
+    """
+    everything = _FLOAT * shape.vocabulary * tokens
+    if own_head:
+        return 4 * everything
+    chunk = min(everything, max(CHUNK_BYTES, _FLOAT * shape.vocabulary))
+    kept = everything if everything <= KEPT_BYTES else chunk
+    return kept + chunk + (_FLOAT * shape.head if head_learns else 0)
 
 
 def _packed_bytes(layer: Linear, bits: int) -> int:
@@ -197,15 +254,28 @@ def _packed_bytes(layer: Linear, bits: int) -> int:
     return math.ceil(count / 2) + blocks + _FLOAT * math.ceil(blocks / 256) + _FLOAT * (256 + 16 + 1)
 
 
-def _block_bytes(shape: ModelShape, size: int) -> int:
+def _block_bytes(shape: ModelShape, size: int, adapted: Collection[str] | None, rank: int) -> int:
     """Return what one block keeps of one token."""
     heads = (shape.heads + shape.kv_heads) * shape.head_size
-    attention = heads * (2 * size + (_FLOAT + size if shape.head_norms else 0))
-    return 2 * _norm_bytes(shape, size) + attention + 4 * shape.intermediate * size
+    scaled = size if adapted is None else 0
+    attention = heads * (2 * size + (_FLOAT + scaled if shape.head_norms else 0))
+    wide = shape.intermediate * size * (4 if adapted is None else 3)
+    return 2 * _norm_bytes(shape, size, adapted) + attention + wide + _adapter_bytes(shape, size, adapted or (), rank)
 
 
-def _norm_bytes(shape: ModelShape, size: int) -> int:
-    return shape.hidden * (_FLOAT + 2 * size)
+def _adapter_bytes(shape: ModelShape, size: int, adapted: Collection[str], rank: int) -> int:
+    """Return what the adapters of one block keep of one token: what they read, and what is between their matrices."""
+    layers = {x.name: x for x in shape.linears if x.name in adapted}
+    kept = sum(_FLOAT * rank * x.count for x in layers.values())
+    if size == _FLOAT:
+        read = {_SHARED.get(name, name): x.inputs * x.count for name, x in layers.items() if name != "o_proj"}
+    else:
+        read = {name: x.inputs * x.count for name, x in layers.items()}
+    return (kept + _FLOAT * sum(read.values())) // max(1, shape.layers)
+
+
+def _norm_bytes(shape: ModelShape, size: int, adapted: Collection[str] | None) -> int:
+    return shape.hidden * (_FLOAT + (2 * size if adapted is None else 0))
 
 
 def _prefill_bytes(shape: ModelShape, config: GRPOConfig, size: int) -> int:

@@ -31,7 +31,9 @@ class MemoryReport:
     warning: str
 
 
-def memory_report(shape: ModelShape, config: GRPOConfig, available: int | None, *, loaded: int = 0) -> MemoryReport:
+def memory_report(
+    shape: ModelShape, config: GRPOConfig, available: int | None, *, loaded: int = 0, own_head: bool = False
+) -> MemoryReport:
     """Compare what a run needs with what there is.
 
     Args:
@@ -39,14 +41,15 @@ def memory_report(shape: ModelShape, config: GRPOConfig, available: int | None, 
         config: The run's options.
         available: Bytes that are free on the device; ``None`` when nobody knows.
         loaded: Bytes of the run that are there already, as the policy's weights are once they are loaded.
+        own_head: As for :func:`trajgym.trainers.memory.estimate`.
     """
-    need = estimate(shape, config)
+    need = estimate(shape, config, own_head=own_head)
     line = f"Memory: {_holds(config, need)}, about {_size(need.peak)} with everything else ({_largest(need)})"
     if available is not None:
         line += f"; {_size(available + loaded)} are there"
     line += "."
     if config.algorithm != "ppo":
-        ppo = estimate(shape, config, algorithm="ppo", learned_reward=True)
+        ppo = estimate(shape, config, algorithm="ppo", learned_reward=True, own_head=own_head)
         held = models_held("ppo")
         line += f" PPO would hold {len(held)} ({', '.join(held)}), about {_size(ppo.peak)}."
     missing = need.peak - loaded
@@ -55,7 +58,7 @@ def memory_report(shape: ModelShape, config: GRPOConfig, available: int | None, 
     return MemoryReport(
         line,
         f"This run may need {_size(missing)} more than it holds now, and {_size(available)} are free. "
-        f"What would help: {'; '.join(remedies(shape, config))}.",
+        f"What would help: {'; '.join(remedies(shape, config, own_head=own_head))}.",
     )
 
 
@@ -74,7 +77,7 @@ def available_memory(device: str) -> int | None:
     return None if memory is None else memory.available
 
 
-def remedies(shape: ModelShape, config: GRPOConfig) -> list[str]:
+def remedies(shape: ModelShape, config: GRPOConfig, *, own_head: bool = False) -> list[str]:
     """Return what to change, what saves most first, each with how much it saves by itself.
 
     Fewer or smaller groups count only where they would leave less than a full micro-batch.
@@ -82,11 +85,12 @@ def remedies(shape: ModelShape, config: GRPOConfig) -> list[str]:
     Args:
         shape: The policy's sizes.
         config: The run's options.
+        own_head: As for :func:`trajgym.trainers.memory.estimate`.
     """
-    peak = estimate(shape, config).peak
+    peak = estimate(shape, config, own_head=own_head).peak
     saved = {}
     for text, change in _changes(config):
-        saved[text] = peak - estimate(shape, config.model_copy(update=change)).peak
+        saved[text] = peak - estimate(shape, config.model_copy(update=change), own_head=own_head).peak
     helping = sorted((text for text in saved if saved[text] >= _WORTH * peak), key=lambda text: -saved[text])
     return [f"{text} saves {_size(saved[text])}" for text in helping] or ["a smaller model"]
 

@@ -70,6 +70,7 @@ METRICS: Mapping[str, Metric] = {
     "skipped_steps": Metric("steps", "Optimiser steps left out because a number in them was not finite.", _STEP),
     "groups": Metric("groups", "Groups that were learned from."),
     "no_signal_share": Metric("share", "Groups whose advantages are all 0: they teach nothing.", _STEP),
+    "skipped_trajectories": Metric("episodes", "Left out of the passes: their loss has no gradient.", _STEP),
     "kl_coef": Metric("weight", "β in this update.", "with kl_control: auto"),
     "value_loss": Metric("reward²", "Loss of the value model.", "ppo"),
     "value_explained": Metric("share", "Of the returns' variance, explained by the values; at most 1.", "ppo"),

@@ -11,14 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trajgym.errors import CheckpointError, ConfigError, TrainingError
+from trajgym.errors import CheckpointError, ConfigError
 from trajgym.policies import tiny_path
 from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
 from trajgym.trainers.batch import MicroBatch
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.placement import DeviceMap, check_placed, placing_arguments
 from trajgym.trainers.quantization import loading_arguments, quiet
+from trajgym.trainers.token_logprobs import token_logprobs
 
 __all__ = [
     "Reference",
@@ -30,6 +32,8 @@ __all__ = [
     "pick_device",
     "token_logprobs",
 ]
+
+_PATIENCE = 10.0  # seconds for the hub's first answer
 
 
 def pick_device(name: str) -> torch.device:
@@ -49,7 +53,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_model(
-    name: str, *, dtype: str = "float32", device: torch.device | None = None, quantization: str = "none"
+    name: str,
+    *,
+    dtype: str = "float32",
+    device: torch.device | None = None,
+    quantization: str = "none",
+    device_map: DeviceMap | None = None,
+    sampled: bool = True,
 ) -> tuple[Any, Any]:
     """Load a causal language model and its tokenizer.
 
@@ -58,12 +68,14 @@ def load_model(
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: Where to put the weights; the CPU when ``None``.
         quantization: ``"8bit"`` or ``"4bit"`` for a frozen model beneath adapters; ``"none"``.
+        device_map: Deals the layers to several devices in place of ``device``, see :mod:`trajgym.trainers.placement`.
+        sampled: Whether a model that is dealt out is to write with our own engine.
 
     Returns:
         ``(model, tokenizer)``, the model in evaluation mode.
 
     Raises:
-        ConfigError: When there is no such model, it cannot be read, or bitsandbytes is missing.
+        ConfigError: When there is no such model, it cannot be read, bitsandbytes is missing, or the map does not fit.
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -76,16 +88,24 @@ def load_model(
         raise ConfigError(f"model: there is no folder {source}. Give a folder, 'tiny', or a Hugging Face hub id.")
     numbers, place = getattr(torch, dtype), device or torch.device("cpu")
     arguments = loading_arguments(quantization, numbers, place)
+    if device_map is not None:
+        arguments |= placing_arguments(device_map, sampled=sampled)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        found = source if Path(source).is_dir() or _on_hub(source) else _cached(source)
+        tokenizer = AutoTokenizer.from_pretrained(found)
         with quiet() if arguments else contextlib.nullcontext():
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=numbers, attn_implementation="sdpa", **arguments)
+            model = AutoModelForCausalLM.from_pretrained(found, dtype=numbers, attn_implementation="sdpa", **arguments)
+        if found != source:  # the cache's folder means nothing to others, who read it in what is saved
+            model.name_or_path = model.config._name_or_path = source
     except Exception as error:  # the libraries below raise a dozen types; the user needs one
         kind = "folder" if Path(source).is_dir() else "no such folder here, so a hub id"
+        kind += "" if device_map is None else f", device map {device_map!r:.80}"
         raise ConfigError(
             f"Cannot load model {name!r} ({kind}): {_first_line(error)} Allowed: 'tiny', a folder with config.json, "
             "weights and tokenizer, or a Hugging Face hub id that this machine can reach."
         ) from error
+    if device_map is not None and sampled:
+        check_placed(model)
     return (model if arguments else model.to(place)).eval(), tokenizer
 
 
@@ -218,33 +238,37 @@ class Reference:
     def logprobs(self, batch: MicroBatch, temperature: float) -> Tensor:
         """Return log π_ref of each policy token. Shape: (N,)."""
         with self.active() as model:
-            return token_logprobs(model, batch, temperature)[0]
+            return token_logprobs(model, batch, temperature, False)[0]
 
 
-def token_logprobs(model: Any, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return log π and the entropy (nats) at each policy token under the sampling temperature.
+def _on_hub(name: str) -> bool:
+    """Whether the hub can be asked about a model.
 
-    Padding stands on the right, where causal attention keeps every real token from seeing it; hence no mask.
-
-    Returns:
-        ``(logp, entropy)``. Shapes: (N,) each; the entropy carries no gradient.
-
-    Raises:
-        TrainingError: When the model gives something that is not a number.
+    Where it cannot, transformers would try for most of a minute, also for what is in the cache.
     """
-    logits = model(input_ids=batch.ids, use_cache=False).logits[:, :-1][batch.policy]
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    distribution = torch.log_softmax(logits, dim=-1)
-    chosen = batch.ids[:, 1:][batch.policy]
-    logp = distribution.gather(-1, chosen[:, None])[:, 0]
-    if not torch.isfinite(logp).all():
-        raise TrainingError(
-            "The model gives log-probabilities that are not finite. Its weights are damaged, or the learning rate is "
-            "too high; go back to the last checkpoint and lower learning_rate."
-        )
-    with torch.no_grad():
-        entropy = -(distribution.exp() * distribution).sum(-1)
-    return logp, entropy
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=_PATIENCE)
+    except (HfHubHTTPError, ValueError):  # an answer, or a name that is none: the libraries say what is wrong
+        return True
+    except Exception:  # of the HTTP library, whichever it is
+        return False
+    return True
+
+
+def _cached(name: str) -> str:
+    """Return the folder of a hub's model that was used before."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return str(snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        raise OSError("The hub cannot be reached, and the cache does not have the model.") from error
 
 
 def _first_line(error: Exception) -> str:

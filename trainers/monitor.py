@@ -10,6 +10,7 @@ from typing import Any
 from trajgym.trainers.alarms import Alarms
 from trajgym.trainers.diagnose import Severity, advise, explain_error
 from trajgym.trainers.runfolder import RunFolder
+from trajgym.trainers.telling import say
 from trajgym.trainers.writers import Writer, offline_line
 
 __all__ = ["Monitor"]
@@ -67,7 +68,7 @@ class Monitor:
         """Warn of options that are unwise."""
         for finding in advise(self._options):
             if finding.severity is not Severity.NOTE:
-                print(f"  ! {finding.text} [{finding.rule}]", flush=True)
+                say(f"  ! {finding.text} [{finding.rule}]")
 
     def update(self, metrics: dict[str, Any], *, faults: str = "", skipped: Sequence[str] = ()) -> None:
         """Report one finished update.
@@ -82,22 +83,22 @@ class Monitor:
             writer.log(metrics, int(metrics["update"]))
         if int(metrics["update"]) % self._print_every == 0 or metrics["update"] == self._total:
             if self._options.get("progress") == "line":
-                print(offline_line(metrics, epochs=self._epochs, total=self._total), flush=True)
+                say(offline_line(metrics, epochs=self._epochs, total=self._total))
             else:
                 self._print_row(metrics)
         if skipped:
-            print(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}", flush=True)
+            say(f"  ! Skipped, {len(skipped)} in a row; see fault_limit. {skipped[-1]}")
         for finding in self._alarms.check(metrics):
             if finding.rule != "faults":
-                print(f"  ! {finding.text} [{finding.rule}]", flush=True)
+                say(f"  ! {finding.text} [{finding.rule}]")
             elif not skipped:  # or the reason was given just now
-                print(f"  ! {faults or finding.evidence} {finding.advice} [{finding.rule}]", flush=True)
+                say(f"  ! {faults or finding.evidence} {finding.advice} [{finding.rule}]")
 
     def explain(self, error: BaseException) -> None:
         """Say what an error that ends the run means and what to change, where that is known."""
         finding = explain_error(error, self._options)
         if finding is not None:
-            print(f"  ! {finding.text} [{finding.rule}]", flush=True)
+            say(f"  ! {finding.text} [{finding.rule}]")
 
     def saved(self, checkpoint: Path) -> None:
         """Tell the writers of a finished checkpoint."""
@@ -106,9 +107,9 @@ class Monitor:
 
     def _print_row(self, metrics: dict[str, Any]) -> None:
         if self._printed % 20 == 0:
-            print("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
+            say("   update  " + "  ".join(title.rjust(width) for title, _, _, width in _COLUMNS) + "     left")
         self._printed += 1
-        print(self._line(metrics), flush=True)
+        say(self._line(metrics))
 
     def _line(self, metrics: dict[str, Any]) -> str:
         update = int(metrics["update"])

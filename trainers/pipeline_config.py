@@ -221,14 +221,25 @@ def _take_section_options(values: dict[str, Any], args: Sequence[str]) -> list[s
         if not (dot and key and section in (*_SECTIONS, "sft", "grpo") and name.startswith("--")):
             rest.append(word)
             continue
-        if not equals and not words:
-            raise ConfigError(f"{name} needs a value.")
-        read = _value(value if equals else words.pop(0))
         key = key.replace("-", "_")
+        off, alone = key.startswith("no_"), not words or words[0].startswith("--")
+        if not equals and (off or alone) and _is_switch(section, key.removeprefix("no_")):
+            key, read = key.removeprefix("no_"), not off
+        elif equals or words:
+            read = _value(value if equals else words.pop(0))
+        else:
+            raise ConfigError(f"{name} needs a value.")
         names = NAMES.get(section, {})
         kept = {k: v for k, v in (values.get(section) or {}).items() if names.get(k, k) != names.get(key, key)}
         values[section] = {**kept, key: read}
     return rest
+
+
+def _is_switch(section: str, key: str) -> bool:
+    """Whether an option is on or off, so that its name alone turns it on, and with ``no-`` before it off."""
+    kinds: Mapping[str, type[BaseModel]] = {**_SECTIONS, "sft": SFTConfig, "grpo": GRPOConfig}
+    field = kinds[section].model_fields.get(key)
+    return field is not None and field.annotation is bool
 
 
 def _value(text: str) -> Any:

@@ -151,6 +151,7 @@ class Player:
                 seed=derive_seed(config.seed, "vine", update, round),
                 deterministic=config.deterministic,
                 on_tick=interrupt.check,
+                policy_may_fail=True,
             )
             extra_steps, extra_faults = found.env_steps, found.faults
             values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}

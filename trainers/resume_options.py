@@ -16,7 +16,7 @@ _FREE |= {"eval_every"}  # of supervised training
 
 # What a run is told to change when it diverges or runs out of memory. The saved state fits all the same.
 _NOTED = {"learning_rate", "value_learning_rate", "lr_schedule", "warmup_ratio", "max_grad_norm", "kl_coef"}
-_NOTED |= {"device", "deterministic", "slots", "microbatch_tokens", "gradient_checkpointing"}
+_NOTED |= {"device", "deterministic", "slots", "microbatch_tokens", "gradient_checkpointing", "share_prefix"}
 _NOTED |= {"num_generations", "max_turn_tokens", "max_episode_tokens"}
 
 

@@ -22,15 +22,18 @@ import torch
 import yaml
 from safetensors import SafetensorError
 
-from trajgym.errors import CheckpointError, ConfigError, StorageError
+from trajgym.errors import CheckpointError, ConfigError, DataError, StorageError, TrajgymError
+from trajgym.evaluation.records import read_trajectories, to_parquet
 from trajgym.trainers.checksums import damage, write_checksums
 from trajgym.trainers.folder_lock import lock_folder
 from trajgym.trainers.options import RunOptions
 from trajgym.trainers.resume_options import changes
 
-__all__ = ["CheckpointWarning", "RunFolder", "storage_errors"]
+__all__ = ["CheckpointWarning", "RunFolder", "fitting", "storage_errors"]
 
 _MARKER = ".trajgym-run"  # what makes a folder ours to overwrite; locked by the process that writes
+_NUMBERED = re.compile(r"update-(\d{6,})")  # checkpoints and files of trajectories; no other name is ours
+_MOST_NAME = 200  # bytes; file systems take 255, and names of files are made from it
 _WORDS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 
 
@@ -46,9 +49,25 @@ def storage_errors(path: Path) -> Iterator[None]:
                 "a new run."
             ) from error
         reason = _WORDS.get(error.errno or 0) or error.strerror or str(error)
+        if error.filename is not None and Path(str(error.filename)) != path:
+            reason += f" ({error.filename})"
         raise StorageError(
             f"Cannot write to {path}: {reason}. What was saved before is intact; make room or choose another "
             "output_dir, then go on with --resume."
+        ) from error
+
+
+@contextlib.contextmanager
+def fitting(checkpoint: Path) -> Iterator[None]:
+    """Turn whatever a state raises that is not this run's, or lacks something, into one clear error."""
+    try:
+        yield
+    except TrajgymError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{checkpoint / 'trainer.pt'} does not fit this run ({type(error).__name__}: {error}). Remove "
+            f"{checkpoint.name} to go on from the one before, or start again with --overwrite."
         ) from error
 
 
@@ -73,9 +92,13 @@ class RunFolder:
 
     def __init__(self, config: RunOptions, default_name: str, *, writes: bool = True) -> None:
         name = config.name or f"{default_name}-seed{config.seed}"
-        if name in (".", "..") or Path(name).name != name:
-            raise ConfigError(f"name must be the name of one folder inside output_dir, got {name!r}.")
-        self.path = config.output_dir.expanduser() / name
+        if name in (".", "..") or Path(name).name != name or not name.isprintable() or len(name.encode()) > _MOST_NAME:
+            raise ConfigError(
+                f"name must be the name of one folder inside output_dir, of at most {_MOST_NAME} bytes and without "
+                f"control characters, got {name!r}."
+            )
+        # Absolute: a tool that changes the working directory must not move the run.
+        self.path = config.output_dir.expanduser().absolute() / name
         self.checkpoints = self.path / "checkpoints"
         self.metrics_path = self.path / "metrics.jsonl"
         self._config = config
@@ -158,7 +181,8 @@ class RunFolder:
 
     def complete(self) -> list[Path]:
         """Return the finished checkpoints, oldest first."""
-        return sorted(p for p in self.checkpoints.glob("update-*") if p.suffix != ".partial" and p.is_dir())
+        found = [p for p in self.checkpoints.glob("update-*") if _NUMBERED.fullmatch(p.name) and p.is_dir()]
+        return sorted(found, key=lambda path: int(path.name.removeprefix("update-")))
 
     def load(self) -> tuple[Path, dict[str, Any]]:
         """Return the newest checkpoint's model folder and state, and drop what was logged after it.
@@ -212,11 +236,25 @@ class RunFolder:
 
     def history(self) -> list[dict[str, Any]]:
         """Return what was logged before, where the run is resumed."""
-        if not self.metrics_path.exists():
-            return []
         with storage_errors(self.path):
-            lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
+            lines = self._lines()
         return [json.loads(line) for line in lines if _update_of(line) >= 0]
+
+    def gather_trajectories(self) -> None:
+        """Put what was played in one table, ``trajectories/all.parquet``.
+
+        Warns:
+            CheckpointWarning: Of files that cannot be read, which are left out: the run itself is over and saved.
+        """
+        folder = self.path / "trajectories"
+        files = sorted(path for path in folder.glob("update-*.jsonl") if _NUMBERED.fullmatch(path.stem))
+        with storage_errors(self.path):
+            try:
+                to_parquet(files, folder / "all.parquet")
+            except (TypeError, ValueError):
+                bad = [path for path in files if not _holds_trajectories(path)]
+                _warn(f"all.parquet lacks {', '.join(path.name for path in bad)} in {folder}: they cannot be read.")
+                to_parquet([path for path in files if path not in bad], folder / "all.parquet")
 
     def _same_options(self, stored: Path) -> None:
         try:
@@ -249,7 +287,7 @@ class RunFolder:
         whole = [path for path in older if not damage(path)]
         if not whole:
             return f"No other one of {len(older)} is whole; start again with --overwrite, or under another --name."
-        bad = [path.name for path in self.complete() if path > whole[-1]]
+        bad = [path.name for path in self.complete()[self.complete().index(whole[-1]) + 1 :]]
         return f"Remove {', '.join(bad)} from {self.checkpoints} to go on from {whole[-1].name}, which is whole."
 
     def _make_again_if_gone(self, update: int) -> None:
@@ -266,14 +304,21 @@ class RunFolder:
     def _go_back_to(self, update: int, told: int) -> None:
         """Drop what was logged of later updates, and say where not all of the ``told`` lines before are there."""
         self._told = told
-        lines = self.metrics_path.read_text(encoding="utf-8").split("\n") if self.metrics_path.exists() else []
+        lines = self._lines()
         kept = {_update_of(line): line for line in lines if _update_of(line) in range(1, update + 1)}
         _replace(self.metrics_path, "".join(line + "\n" for line in kept.values()))
         if len(kept) < told:
             _warn(f"{self.metrics_path} lacks {told - len(kept)} of {told} lines: they were cut, or there was no room.")
         for file in (self.path / "trajectories").glob("update-*.jsonl"):
-            if int(file.stem.removeprefix("update-")) > update:
+            number = _NUMBERED.fullmatch(file.stem)
+            if number and int(number[1]) > update:
                 file.unlink()
+
+    def _lines(self) -> list[str]:
+        """Return the lines of ``metrics.jsonl``; what is no text in them is replaced, and no JSON then."""
+        if not self.metrics_path.exists():
+            return []
+        return self.metrics_path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _versions() -> dict[str, str]:
@@ -286,8 +331,16 @@ def _update_of(line: str) -> int:
     """Return the update a metrics line belongs to, or -1 for a line that a crash cut short."""
     try:
         return int(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return -1
+
+
+def _holds_trajectories(path: Path) -> bool:
+    try:
+        read_trajectories(path)
+    except DataError:
+        return False
+    return True
 
 
 def _warn(text: str) -> None:

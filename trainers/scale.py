@@ -154,7 +154,7 @@ def divided_memory(shape: ModelShape, config: GRPOConfig, processes: int, availa
         processes: Among how many the parameters are divided.
         available: Bytes that are free on the device; ``None`` when nobody knows.
     """
-    alone = estimate(shape, config)
+    alone = estimate(shape, config, own_head=True)  # divided weights have no head that could be called by itself
     peak = memory_per_device(Plan("fsdp", processes), alone)
     there = "" if available is None else f"; {_size(available)} are there"
     line = (

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,10 +29,19 @@ from trajgym.trainers.sft_rows import Rows, Sample, find_samples, make_rows, spl
 from trajgym.trainers.trl_version import require_trl
 from trajgym.trainers.writers import check_writers, make_writers
 
+if TYPE_CHECKING:  # it needs the trainer of transformers, which takes seconds to import
+    from trajgym.trainers.sft_watch import HeldOutLoss
+
 __all__ = ["SFTConfig", "load_sft_config", "policy_of", "sft_recipe_names", "train_sft"]
 
 
-def train_sft(config: SFTConfig, *, samples: Iterable[Sample] | None = None, name: str = "sft") -> Path:
+def train_sft(
+    config: SFTConfig,
+    *,
+    samples: Iterable[Sample] | None = None,
+    name: str = "sft",
+    on_held_out: HeldOutLoss | None = None,
+) -> Path:
     """Fine-tune a model and return the run's folder.
 
     The folder holds the finished model under ``model``, whole and with adapters merged, which can be trained on with
@@ -43,6 +52,7 @@ def train_sft(config: SFTConfig, *, samples: Iterable[Sample] | None = None, nam
         samples: What to imitate, instead of what ``config.dataset`` names; see
             :func:`trajgym.trainers.data.tokenized`.
         name: Begins the name of the run folder when ``config.name`` is unset; usually the recipe's.
+        on_held_out: Told of each ``eval_loss``.
 
     Raises:
         ConfigError, DataError, TemplateError, CheckpointError: Before anything is computed or written.
@@ -78,7 +88,18 @@ def train_sft(config: SFTConfig, *, samples: Iterable[Sample] | None = None, nam
         load_weights(model, weights, lora=config.use_lora)
     with storage_errors(folder.path):
         (folder.path / "data.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    _run(config, model, tokenizer, rows, record, device=device, folder=folder, weights=weights, state=state)
+    _run(
+        config,
+        model,
+        tokenizer,
+        rows,
+        record,
+        device=device,
+        folder=folder,
+        weights=weights,
+        state=state,
+        on_held_out=on_held_out,
+    )
     _publish(config, model, tokenizer, folder.path)
     return folder.path
 
@@ -94,6 +115,7 @@ def _run(
     folder: RunFolder,
     weights: Path | None,
     state: dict[str, Any],
+    on_held_out: HeldOutLoss | None,
 ) -> None:
     """Take the steps."""
     from trajgym.trainers.sft_trainer import make_trainer
@@ -116,7 +138,14 @@ def _run(
         )
 
     with Interrupt() as interrupt:
-        watch = Watch(config, open_monitor, interrupt, held_out=bool(rows.held_out), data=record["fingerprint"])
+        watch = Watch(
+            config,
+            open_monitor,
+            interrupt,
+            held_out=bool(rows.held_out),
+            data=record["fingerprint"],
+            on_held_out=on_held_out,
+        )
         if state:
             watch.load_state_dict(state["watch"])
         trainer = make_trainer(

@@ -12,7 +12,10 @@ from trajgym.trainers.monitor import Monitor
 from trajgym.trainers.sft_config import SFTConfig
 from trajgym.trainers.step_watch import StepWatch
 
-__all__ = ["Watch"]
+__all__ = ["HeldOutLoss", "Watch"]
+
+HeldOutLoss = Callable[[int, int, float], None]
+"""Told of finished steps, the steps of the whole run, and the loss on the held-out rows; may raise to end the run."""
 
 _NAMES = {"mean_token_accuracy": "token_accuracy", "eval_mean_token_accuracy": "eval_token_accuracy"}
 _TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "entropy", "token_accuracy")
@@ -29,6 +32,7 @@ class Watch(StepWatch):
         interrupt: Asked between steps.
         held_out: Whether there are rows for ``eval_loss``.
         data: Fingerprint of all rows; a resumed run must have the same ones.
+        on_held_out: Told of the loss on those rows.
     """
 
     def __init__(
@@ -39,11 +43,12 @@ class Watch(StepWatch):
         *,
         held_out: bool,
         data: str,
+        on_held_out: HeldOutLoss | None = None,
     ) -> None:
         super().__init__("Look at the rows, lower learning_rate, or take float32 as dtype.")
         self.monitor: Monitor | None = None
         self._config, self._open, self._interrupt, self._held_out = config, open_monitor, interrupt, held_out
-        self._data = data
+        self._data, self._on_held_out = data, on_held_out
         self._row: dict[str, Any] | None = None  # waits for its eval_loss
         self._tokens = 0
 
@@ -100,4 +105,6 @@ class Watch(StepWatch):
         self.monitor.update(self._row)
         if "eval_loss" in self._row:
             print(f"  Held-out loss: {self._row['eval_loss']:.3f}", flush=True)
+            if self._on_held_out is not None:
+                self._on_held_out(self.step, self.total, float(self._row["eval_loss"]))
         self._row = None

@@ -20,7 +20,12 @@ PerToken: TypeAlias = list[list[list[float]]]
 
 @torch.no_grad()
 def per_token(
-    trajectories: Sequence[Trajectory], compute: Callable[[MicroBatch], Tensor], *, ranks: Ranks, max_tokens: int
+    trajectories: Sequence[Trajectory],
+    compute: Callable[[MicroBatch], Tensor],
+    *,
+    ranks: Ranks,
+    max_tokens: int,
+    share: bool = False,
 ) -> PerToken:
     """Return what ``compute`` says of each sampled token.
 
@@ -28,10 +33,11 @@ def per_token(
         trajectories: With token rows; the same on every rank.
         compute: Takes a micro-batch and returns one number per policy token, in its order. Shape: (N,).
         ranks: Who shares the work.
-        max_tokens: Most padded tokens of a micro-batch.
+        max_tokens: Most tokens of a micro-batch, as for :func:`trajgym.trainers.batch.make_batch`.
+        share: Whether to compute what rows have in common once.
     """
     nothing = [[0.0] * len(t.steps) for t in trajectories]
-    micros = make_batch(trajectories, nothing, normalizer=1.0, pad_id=0, max_tokens=max_tokens).micro
+    micros = make_batch(trajectories, nothing, normalizer=1.0, pad_id=0, max_tokens=max_tokens, share=share).micro
     shares = ranks.together(lambda: [(m.places, compute(m).tolist()) for m in ranks.mine(micros)])
     out: PerToken = [[[] for _ in t.steps] for t in trajectories]
     for places, values in (part for share in shares for part in share):

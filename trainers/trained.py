@@ -15,6 +15,7 @@ import yaml
 from trajgym.errors import CheckpointError, ConfigError
 from trajgym.trainers.checksums import damage
 from trajgym.trainers.models import load_model
+from trajgym.trainers.placement import DeviceMap
 
 __all__ = ["Source", "find_source", "open_source"]
 
@@ -65,7 +66,13 @@ def find_source(name: str | Path, checkpoint: str | None = None) -> Source:
 
 
 def open_source(
-    source: Source, *, dtype: str = "float32", device: torch.device | None = None, quantization: str = "none"
+    source: Source,
+    *,
+    dtype: str = "float32",
+    device: torch.device | None = None,
+    quantization: str = "none",
+    device_map: DeviceMap | None = None,
+    sampled: bool = True,
 ) -> tuple[Any, Any]:
     """Load a model, with its adapter around it if it has one.
 
@@ -74,19 +81,28 @@ def open_source(
         dtype: ``"float32"`` or ``"bfloat16"``.
         device: Where to put them; the CPU when ``None``.
         quantization: ``"none"``, ``"8bit"`` or ``"4bit"``; acts on the base, never on the adapter.
+        device_map: As for :func:`trajgym.trainers.models.load_model`.
+        sampled: Likewise.
 
     Returns:
         ``(model, tokenizer)``, the model in evaluation mode.
 
     Raises:
-        ConfigError: When the model cannot be loaded.
+        ConfigError: When the model cannot be loaded, or a device map has no room for its adapter.
         CheckpointError: When the adapter cannot be.
     """
-    model, tokenizer = load_model(source.base, dtype=dtype, device=device, quantization=quantization)
+    model, tokenizer = load_model(
+        source.base, dtype=dtype, device=device, quantization=quantization, device_map=device_map, sampled=sampled
+    )
     if source.adapter is None:
         return model, tokenizer
     from peft import PeftModel
 
+    if any(parameter.device.type == "meta" for parameter in model.parameters()):
+        raise ConfigError(
+            f"The device map leaves layers of {source.base} in memory or on disk, so the adapter in {source.adapter} "
+            "cannot be put beside them. Merge it first with `trajgym export`, and load what that writes."
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by a name that v6 will drop

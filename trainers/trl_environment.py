@@ -68,6 +68,10 @@ class EnvironmentFactory:
             raise ConfigError(
                 f"{env_id} is no environment of trajgym's ({type(inner).__name__}), so TRL could not tell its tools."
             )
+        if not inner.grows:
+            raise ConfigError(
+                f"{env_id} begins new dialogues within an episode, and TRL's only grow. Train on it with trajgym train."
+            )
         self._env = inner
         methods = {name: tool_method(tool) for name, tool in inner.tools.items()}
         self._class: type[ToolEnvironment] = type(env_id, (ToolEnvironment,), methods)

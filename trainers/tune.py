@@ -99,7 +99,7 @@ def _run(config: TuneConfig, trial: Trial, folder: StudyFolder, search: Search, 
             folder.save()
         trial.status = "done"
     except Pruned as stop:
-        trial.status, trial.reason = "pruned", f"Below the median of the trials before {stop}."
+        trial.status, trial.reason = "pruned", f"Worse than the median of earlier trials {stop}."
     except StorageError:
         raise  # of the disk, not of the trial: the next one would fail just so
     except Exception as error:  # whatever a combination of options can break

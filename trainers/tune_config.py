@@ -40,9 +40,13 @@ class TuneConfig(Options):
     trials: int | None = Field(None, ge=1, description="How many; all of a grid, and otherwise 10, when unset.")
     seeds: int = Field(1, ge=1, description="Runs of each trial, with seeds one after another from seed on.")
     prune: bool = Field(
-        True, description="With optuna, stop a trial of GRPO or PPO whose curve is below the median of earlier ones."
+        True,
+        description="With optuna, stop a trial whose curve is worse than the median of earlier ones: right answers, or "
+        "for sft the loss on eval_samples.",
     )
-    prune_warmup: int = Field(5, ge=0, description="Updates of a trial, and trials of the study, before that.")
+    prune_warmup: int = Field(
+        5, ge=0, description="Updates of a trial, steps of an sft trial, and trials of the study, before that."
+    )
 
     # What counts as better
     eval_split: str = Field("test", description="Held-out part of the tasks; '' where the environment has no parts.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trajgym.evaluation.measures import bootstrap
+from trajgym.evaluation.measures import CHANCE, bootstrap, mcnemar
 from trajgym.trainers.pipeline_state import write_text
 from trajgym.trainers.runfolder import storage_errors
 from trajgym.trainers.tune_study import Trial, finished
@@ -41,9 +41,9 @@ def verdict(trials: Sequence[Trial], *, seed: int = 0) -> str:
     gap, low, high = difference(best, second, seed=seed)
     interval = f"{100 * low:+.1f} … {100 * high:+.1f}"
     told = f"Trial {best.number} is {100 * gap:.1f} points ahead of trial {second.number} ({interval})"
-    if low > 0:
+    if low > 0 and _unlikely(best, second):
         return f"{told}: better by more than chance. Picked from {len(ranked)}, its accuracy flatters it all the same."
-    alike = sum(difference(best, other, seed=seed)[1] <= 0 for other in ranked[1:])
+    alike = sum(difference(best, o, seed=seed)[1] <= 0 or not _unlikely(best, o) for o in ranked[1:])
     return (
         f"{told}: not distinguishable on {len(best.rates)} tasks. In all, {alike} of {len(ranked) - 1} other trials "
         "are not. More eval_tasks or seeds would tell; until then choose by cost."
@@ -194,6 +194,12 @@ def _draw_importance(shares: dict[str, float | None], target: Path) -> None:
     axis.set_xlim(0, 112)
     axis.set_xlabel("share of the spread between trials that it explains on its own, %")
     figure.savefig(target, dpi=120)
+
+
+def _unlikely(first: Trial, second: Trial) -> bool:
+    """Whether chance seldom gives so many more tasks to one of two trials; an interval of few tasks is too sure."""
+    changes = [rate - second.rates[task] for task, rate in first.rates.items()]
+    return mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)) < CHANCE
 
 
 def _groups(values: Sequence[Any]) -> list[str]:

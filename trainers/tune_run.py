@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajgym.evaluation.evaluate import succeeded
 from trajgym.evaluation.plots import read_metrics
@@ -21,6 +21,9 @@ from trajgym.trainers.trained import find_source
 from trajgym.trainers.tune_config import TuneConfig
 from trajgym.trainers.tune_study import SeedRun, prove
 
+if TYPE_CHECKING:
+    from trajgym.trainers.sft_watch import HeldOutLoss
+
 __all__ = ["Hopeless", "Pruned", "held_out", "run_seed"]
 
 Hopeless = Callable[[int, float], bool]
@@ -30,7 +33,7 @@ _CURVES = ("success", "return", "reward")  # the first one that a run measures
 
 
 class Pruned(BaseException):
-    """A run was stopped since its training curve is hopeless; not an error, and no update is to be rescued."""
+    """A run was stopped since its curve is hopeless; not an error, and no update is to be rescued."""
 
 
 def held_out(config: TuneConfig) -> HeldOut:
@@ -54,14 +57,14 @@ def run_seed(
         options: Of the run; ``name`` and ``output_dir`` say where it goes.
         exam: What it is judged by.
         parameters: The trial's, to be proved.
-        hopeless: Asked after each update, where the trainer can be stopped there.
+        hopeless: Asked after each update, or after each look at the held-out rows of an SFT run.
 
     Raises:
         TrajgymError: Whatever the run or the evaluation raises.
         Pruned: When ``hopeless`` said so.
     """
     if isinstance(options, SFTConfig):
-        folder = train_sft(options)
+        folder = train_sft(options, on_held_out=None if hopeless is None else _watching(hopeless))
     else:
         trainer = (_WatchedPPO if options.algorithm == "ppo" else _Watched)(options)
         trainer.hopeless = hopeless
@@ -71,6 +74,16 @@ def run_seed(
     right = {t.task.id: t.valid and succeeded(t) for t in found.trajectories}
     training = _curve(read_metrics(folder / "metrics.jsonl"))
     return SeedRun(options.seed, "", folder_fingerprint(_weights(folder)), proof, right, found.faults, training)
+
+
+def _watching(hopeless: Hopeless) -> HeldOutLoss:
+    """Return what stops an SFT run whose loss on the held-out rows is hopeless; at its end there is nothing to save."""
+
+    def look(step: int, total: int, loss: float) -> None:
+        if step < total and hopeless(step, -loss):
+            raise Pruned(f"after {step} of {total} steps, at a held-out loss of {loss:.3g}")
+
+    return look
 
 
 class _Watched(GRPOTrainer):

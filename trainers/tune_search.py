@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,7 +100,7 @@ class _Optuna:
                 "nothing."
             ) from error
         self._optuna: Any = optuna
-        self._space, self._seed, self._path = config.dimensions, config.seed, path
+        self._space, self._seed, self._path, self._prune = config.dimensions, config.seed, path, config.prune
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         if trials and not path.exists():
             raise CheckpointError(f"{path} is gone, but the study has {len(trials)} trials. Bring it back. {_WAY_OUT}")
@@ -130,6 +131,8 @@ class _Optuna:
 
     def hopeless(self, number: int, step: int, value: float) -> bool:
         """Compare the curve with those of earlier trials at the same update."""
+        if not math.isfinite(value):  # Optuna's medians know only numbers
+            return self._prune
         with self._storage_errors():
             trial = self._trial(number)
             if step not in self._study.trials[number].intermediate_values:  # a resumed run goes over steps again

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from trajgym.errors import CheckpointError, ConfigError, TrainingError
-from trajgym.evaluation.measures import bootstrap, wilson
+from trajgym.evaluation.measures import share_interval, wilson
 from trajgym.trainers.folder_lock import lock_folder
 from trajgym.trainers.pipeline_state import differences, write_text
 from trajgym.trainers.runfolder import storage_errors
@@ -84,7 +84,7 @@ class Trial:
         rates = list(self.rates.values())
         if len(self.runs) == 1:
             return wilson(round(sum(rates)), len(rates))
-        return bootstrap(rates)
+        return share_interval(rates)
 
 
 def prove(folder: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:

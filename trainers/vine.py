@@ -72,6 +72,7 @@ def state_values(
     seed: int,
     deterministic: bool = False,
     on_tick: Callable[[int], None] | None = None,
+    policy_may_fail: bool = False,
 ) -> StateValues:
     """Estimate the value of every state of ``trajectories`` by fresh rollouts.
 
@@ -88,6 +89,7 @@ def state_values(
         seed: Seeds all draws of the fresh episodes; must not be the one that seeded the trajectories' own.
         deterministic: As for :func:`trajgym.rollout.collect`.
         on_tick: As for :func:`trajgym.rollout.collect`, of the fresh episodes.
+        policy_may_fail: As for :func:`trajgym.rollout.collect`: an error of the engine costs fresh episodes only.
 
     Raises:
         ConfigError: When a number is out of range or states are missing; when a state cannot be cloned.
@@ -113,7 +115,7 @@ def state_values(
         for key, state in starts.items()
         for k in range(rollouts)
     ]
-    fresh = collect(policy, pool, plans, deterministic=deterministic, on_tick=on_tick)
+    fresh = collect(policy, pool, plans, deterministic=deterministic, on_tick=on_tick, policy_may_fail=policy_may_fail)
     played = {key: fresh[n * rollouts : (n + 1) * rollouts] for n, key in enumerate(starts)}
     means = {key: _mean_return(episodes, gamma) for key, episodes in played.items()}
 

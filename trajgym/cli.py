@@ -36,7 +36,8 @@ def main(args: Sequence[str] | None = None) -> int:
     _accept_any_text()
     try:
         status = _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `>&-` closes it
+            sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader went away, e.g. `trajgym envs | head -1`
         _discard_output()

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import gymnasium
 
 from trajgym.errors import ConfigError, DataError, EpisodeError, RewardError, TrajgymError
-from trajgym.policies.base import Policy
+from trajgym.policies.base import LostTurn, Policy
 from trajgym.rollout_deadline import GroupClock
 from trajgym.rollout_faults import SamplerFault, Straggler, fault_counts, fault_summary, fault_text
 from trajgym.rollout_pool import Call, EnvPool, MakeEnv, close_env
@@ -177,7 +177,7 @@ class _Collector:
                 env = self.pool.take() if start is None else clone_env(start.env)
             except _CALLER_ERRORS:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._note(index, Trajectory(task, prompt, (), seed=plan.policy_seed, fault=fault_text(error)))
                 continue
             finally:
@@ -256,15 +256,19 @@ class _Collector:
     def _receive(self, index: int, call: Call) -> None:
         live = self.live[index]
         self.clock.held_up(index, call.asked, call.began or call.asked)
-        try:
-            reply = call.result()
-            if live.action is None:
-                live.task, live.prompt = read_reset(live.plan.seed, reply)
-            else:
-                live.steps.append(read_step(live.action, reply))
-        except _CALLER_ERRORS:
-            raise
-        except (Exception, SystemExit) as error:  # SystemExit: an environment that calls exit() ends its own episode
+        # Of any kind: the user's Ctrl-C comes to the main thread, so what was raised in the call is the environment's.
+        error = call.exception()
+        if error is None:
+            try:
+                if live.action is None:
+                    live.task, live.prompt = read_reset(live.plan.seed, call.result())
+                else:
+                    live.steps.append(read_step(live.action, call.result()))
+            except Exception as unread:
+                error = unread
+        if isinstance(error, _CALLER_ERRORS):
+            raise error
+        if error is not None:
             self._fail(index, error)
             return
         if live.action is None:
@@ -285,7 +289,7 @@ class _Collector:
                 env = clone_env(live.env)
             except _CALLER_ERRORS:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._fail(index, error, in_turn=False)
                 return
             messages = Trajectory(live.task, live.prompt, tuple(live.steps)).messages
@@ -296,6 +300,9 @@ class _Collector:
     def _act(self, index: int, action: Action) -> None:
         live = self.live[index]
         self.acting.discard(index)
+        if isinstance(action, LostTurn):
+            self._fail(index, action.error, in_turn=False)
+            return
         live.action = action
         if not all(map(math.isfinite, action.logprobs)):
             live.action = dataclasses.replace(action, logprobs=())  # readers of JSON know no NaN

@@ -34,6 +34,7 @@ __all__ = [
     "Trajectory",
     "discounted_return",
     "from_json",
+    "in_view",
     "to_json",
 ]
 
@@ -189,6 +190,14 @@ class Observation:
         """The contents, one blank line apart: what ``env.step`` returns."""
         return "\n\n".join(m.content for m in self.messages)
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a new dialogue begins here: the first message is a system message.
+
+        A model that goes on sees this observation and nothing of what was before it.
+        """
+        return bool(self.messages) and self.messages[0].role == "system"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -299,6 +308,19 @@ class Group:
 
     task: Task
     trajectories: tuple[Trajectory, ...]
+
+
+def in_view(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return what of a dialogue a model sees: all of it, or what follows the last observation that began anew.
+
+    >>> page = Message("system", "Page 2"), Message("user", "Go on.")
+    >>> in_view([Message("user", "Page 1"), Message("assistant", "Turn."), *page]) == page
+    True
+    """
+    for i in range(len(messages) - 1, 0, -1):
+        if messages[i].role == "system" and messages[i - 1].role == "assistant":
+            return tuple(messages[i:])
+    return tuple(messages)
 
 
 def discounted_return(rewards: Sequence[float], gamma: float) -> float:

@@ -24,7 +24,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_ours_are_listed_in_order() -> None:
-    assert ids() == ["Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "Detour-v0", "GSM8K-v0", "GSM8KTool-v0"]
+    assert ids() == [
+        *("Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "Debug-v0", "Detour-v0", "GSM8K-v0", "GSM8KTool-v0"),
+        *("Grid-v0", "Memory-v0", "ToolChoice-v0"),
+    ]
     assert "CartPole-v1" in gymnasium.registry
 
 
@@ -67,7 +70,7 @@ def test_other_packages_environments_work_too(package: Any) -> None:
 def test_no_such_id(env_id: Any) -> None:
     with pytest.raises(
         UnknownNameError,
-        match="Known: 'Arithmetic-v0', 'ArithmeticTool-v0', 'CodeTool-v0', 'Detour-v0', 'GSM8K-v0', 'GSM8KTool-v0'",
+        match="Known: 'Arithmetic-v0', 'ArithmeticTool-v0', 'CodeTool-v0', 'Debug-v0', 'Detour-v0', 'GSM8K-v0', 'GSM",
     ):
         make(env_id)
 

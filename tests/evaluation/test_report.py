@@ -115,3 +115,13 @@ def test_a_folder_that_cannot_be_written(report: Report, tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Set another folder with --out"):
         write_report(report, tmp_path / "file")
+
+
+def test_figures_of_others_are_labelled_as_quoted(make_evaluation: MakeEvaluation) -> None:
+    report = Report("T", [result("Qwen/Qwen3-0.6B", make_evaluation(["72"]))], {"environment": "GSM8KTool-v0"})
+    text = as_markdown(report)
+    assert "## Quoted for reference\n\n- Qwen3-0.6B after supervised fine-tuning: 40 to 50 %" in text
+    assert text.count("not measured here") == 2
+    assert "not measured here" not in as_json(report), "figures of others are no data of ours"
+    other = Report("T", report.results, {"environment": "CodeTool-v0"})
+    assert "Quoted for reference" not in as_markdown(other)

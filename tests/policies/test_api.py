@@ -255,6 +255,8 @@ def test_a_lost_request_loses_its_one_trajectory(fake: Fake, policy: Callable[..
     assert [trajectory.valid for trajectory in played] == [True, False, True, True]
     assert [trajectory.total_reward > 0 for trajectory in played] == [True, False, True, False]
     assert own.usage.outages == 1
+    assert (played[1].fault or "").startswith("EndpointError: ")
+    assert "500" in (played[1].fault or "")
 
 
 def test_an_endpoint_that_is_gone_ends_the_run(fake: Fake, policy: Callable[..., APIPolicy]) -> None:

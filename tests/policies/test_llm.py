@@ -158,6 +158,34 @@ def test_pieces_that_merge_again_are_trained_as_they_were_sampled(renderer: Rend
     assert list(row.ids) == sampler.contexts[100]
 
 
+def test_an_observation_that_begins_anew_begins_a_row(renderer: Renderer) -> None:
+    turns = [[*renderer.turn(text), renderer.end_id] for text in ("store", "turn", "#### 72")]
+    policy, sampler = recorded(renderer, *turns, episode=len(renderer.prompt(PROMPT)) + 30)
+    begun(policy)
+    only(policy)
+    policy.observe(0, TOOL)
+    only(policy)
+    page = [Message("system", "Be brief."), Message("user", "Notes: 72")]
+    policy.observe(0, page)
+    assert policy.context(0) == tuple(renderer.prompt(page))
+    assert only(policy).finish == "stop"  # budgets count from the new dialogue on
+    first, second = policy.finish(0)
+    assert list(first.ids) == sampler.contexts[100]
+    assert list(second.ids) == [*renderer.prompt(page), *turns[2]] == sampler.contexts[101]
+    assert [set(row.turns) - {-1} for row in (first, second)] == [{0, 1}, {2}]
+    assert consistent(first)
+    assert consistent(second)
+    assert sampler.closed == [100, 101]
+    assert len(set(sampler.seeds)) == 2
+
+
+def test_a_dialogue_that_began_anew_is_resumed_from_there(renderer: Renderer) -> None:
+    policy, sampler = recorded(renderer, [*renderer.turn("a"), renderer.end_id])
+    page = [Message("system", "Be brief."), Message("user", "Notes: 72")]
+    policy.resume(0, [*PROMPT, Message("assistant", "turn"), *page], (), task=TASK, seed=1)
+    assert sampler.contexts[100] == renderer.prompt(page)
+
+
 class TestBudgets:
     def test_a_turn_cut_by_length_ends_the_episode(self, renderer: Renderer) -> None:
         policy, _ = recorded(renderer, [*renderer.turn("a b c d e f"), renderer.end_id], turn=3)

@@ -31,6 +31,7 @@ def test_the_expert_plays_the_demonstration_and_then_stays_at_its_end() -> None:
     expert = ExpertPolicy()
     call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48+24"}}\n</tool_call>'
     assert [expert.act(dialogue(n), TASK) for n in range(4)] == [f"First\n{call}", "#### 72", "#### 72", "#### 72"]
+    assert [ExpertPolicy(tools=False).act(dialogue(n), TASK) for n in range(2)] == ["#### 72", "#### 72"]
     with pytest.raises(ConfigError, match="Task 't' has no demonstration"):
         expert.act(dialogue(0), Task("t", "?", "1"))
     with pytest.raises(UnknownNameError, match="hermes"):

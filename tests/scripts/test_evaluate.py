@@ -36,6 +36,12 @@ def test_models_are_compared_on_the_same_tasks(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_demonstrations_solve_tasks_without_tools_too(tmp_path: Path) -> None:
+    assert run(tmp_path, "--model", "expert", "--env", "Arithmetic-v0") == 0
+    [found] = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert found["measures"]["accuracy"]["value"] == 1.0
+
+
 def test_a_model_of_the_embedded_kind(model_folder: Path, tmp_path: Path) -> None:
     args = ("--model", str(model_folder), "--max-turn-tokens", "4", "--samples", "2", "--temperature", "1")
     assert run(tmp_path, *args, "--price", "1,2") == 0
@@ -45,6 +51,28 @@ def test_a_model_of_the_embedded_kind(model_folder: Path, tmp_path: Path) -> Non
     assert found["measures"]["accuracy@2"]["count"] == 6
     assert found["measures"]["cost"]["value"] > 0
     assert found["measures"]["length_tokens"]["value"] <= 4 * 12
+
+
+def test_a_runs_adapter_is_played(model_folder: Path, tmp_path: Path) -> None:
+    """A run with adapters leaves no whole model behind, and is played all the same."""
+    from trajgym.trainers.checksums import write_checksums
+    from trajgym.trainers.models import add_lora, load_model
+
+    model, _ = load_model(str(model_folder))
+    model = add_lora(model, rank=2, alpha=4, targets=("q_proj",), seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.fill_(0.5)
+    checkpoint = tmp_path / "run" / "checkpoints" / "update-000001"
+    model.save_pretrained(checkpoint / "model")
+    write_checksums(checkpoint)
+    (tmp_path / "run" / "config.yaml").write_text(f"model: {model_folder}\n")
+    args = ("--model", str(tmp_path / "run"), "--model", f"base={model_folder}", "--max-turn-tokens", "4")
+    assert run(tmp_path / "out", *args) == 0
+    adapted, base = report(tmp_path / "out")["results"]  # type: ignore[misc]
+    assert adapted["settings"]["fingerprint"].endswith(base["settings"]["fingerprint"])
+    said = [(tmp_path / "out" / f"model-{n}" / "trajectories.jsonl").read_text() for n in (1, 2)]
+    assert said[0].replace('"model": "run"', "") != said[1].replace('"model": "base"', "")
 
 
 def test_a_second_call_plays_nothing_again(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +120,23 @@ def test_tasks_and_changes_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
         (("--model", "expert", "--data", "missing.jsonl"), "missing.jsonl cannot be read"),
         (("--model", "expert", "--env-kwargs", '{"reward": "dense"}'), "pays for"),
         (("--model", "expert", "--price=-1,2"), "finite number"),
+        (("--model", "expert", "--price", "nan,2"), "finite number"),
+        (("--model", "expert", "--price", "other=1,2"), "is for no model of this call; there are: expert"),
+        (("--model", "expert", "--price", "1,2", "--price", "3,4"), "given twice"),
+        (("--model", "expert", "--seed", "-1"), "--seed must be at least 0"),
+        (("--model", "expert", "--dialogues", "-1"), "--dialogues must be at least 0"),
+        (("--model", "expert", "--max-episode-tokens", "0"), "--max-episode-tokens must be at least 1"),
+        (("--model", "api:m@127.0.0.1:8000/v1"), "has no address"),
     ],
 )
-def test_wrong_use(args: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use(
+    args: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert run(tmp_path, *args) in (1, 2)
     assert said in capsys.readouterr().err
 
@@ -103,6 +145,49 @@ def test_a_column_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "tasks.jsonl").write_text('{"question": "1 + 1?"}\n')
     assert run(tmp_path, "--model", "expert", "--data", str(tmp_path / "tasks.jsonl")) == 1
     assert "line 1: the column 'answer' is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"difficulty": -5}, "'difficulty' must be a number of steps from 0"),
+        ({"difficulty": True}, "'difficulty' must be a number of steps from 0"),
+        ({"id": {"x": 1}}, "'id' must be a text or a whole number"),
+        ({"id": 1.5}, "'id' must be a text or a whole number"),
+    ],
+)
+def test_columns_that_say_nothing(
+    row: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": 2, **row}) + "\n")
+    assert run(tmp_path, "--model", "expert", "--data", str(tmp_path / "tasks.jsonl")) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_questions_that_come_twice_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"id": null, "question": "1 + 1?", "answer": 2}\n' * 3)
+    assert run(tmp_path, "--model", "random", "--data", str(tmp_path / "tasks.jsonl")) == 0
+    assert "2 of 3 tasks ask what an earlier one asks" in capsys.readouterr().err
+    rows = (tmp_path / "model-1" / "samples.jsonl").read_text().splitlines()
+    assert [json.loads(row)["task_id"] for row in rows] == ["1", "2", "3"]
+
+
+def test_names_and_addresses_of_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    from trajgym.scripts.evaluate import _parser
+    from trajgym.scripts.evaluate_players import load
+
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    options = _parser().parse_args(["--model", "m", "--out", "o", "--api-tool-role", "tool"])
+    for given, name, url in (
+        ("api:m@http://h:1/v1", "m", "http://h:1/v1"),
+        ("api:@cf/meta/m@https://u:p@h/v1", "@cf/meta/m", "https://u:p@h/v1"),
+        ("api:org/m@v2", "org/m@v2", ""),
+    ):
+        player = load(given, options, {})
+        assert (player.settings["model"], player.settings["url"]) == (name, url)
+        assert (player.settings["tool_role"], player.settings["calls"]) == ("tool", "text")
+        player.policy.close()  # type: ignore[attr-defined]
 
 
 def test_a_corrupt_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,6 +142,27 @@ def test_a_failing_model_fails_those_it_wrote_for_and_nobody_later(make: Make, m
     assert engine.load.faults == 1
 
 
+def test_an_answer_that_cannot_begin_costs_nobody_else_theirs(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(slots=2, waiting=4)
+    real, failed = engine._sampler.answer, threading.Event()
+
+    def answer(*args: Any, **options: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("no memory for one more")
+        real(*args, **options)
+
+    monkeypatch.setattr(engine._sampler, "answer", answer)
+    first, later = Box(), Box()
+    engine.submit([order(), order(seed=1)], [first.news.put, later.news.put])
+    fault = first.end()
+    assert isinstance(fault, EngineFault)
+    assert "no memory for one more" in str(fault)
+    assert isinstance(later.end(), Finished)
+    assert engine.alive
+    assert engine.load.faults == 1
+
+
 def test_a_prompt_that_does_not_fit_is_told_to_its_sender_alone(make: Make) -> None:
     engine = make(slots=1)
     wrong, right = Box(), Box()

@@ -85,8 +85,10 @@ def test_the_right_key_opens(strict: Any) -> None:
     assert talk(strict, header, BODY).startswith(b"HTTP/1.1 200")
 
 
-def test_health_needs_no_key(strict: Any) -> None:
-    assert talk(strict, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+def test_health_needs_no_key(strict: Any, method: bytes) -> None:
+    reply = talk(strict, method + b" /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert reply.startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_of_10_mb_is_refused(server: Any) -> None:
@@ -122,6 +124,7 @@ def test_broken_json_is_refused(server: Any, path: str, body: bytes) -> None:
     assert reply.status_code == 400 or (body == b'{"prompt": "\\ud800"}' and reply.status_code in (200, 400))
     if reply.status_code == 400:
         assert reply.json()["error"]["type"] == "invalid_request_error"
+        assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value")
 
 
 def test_a_body_that_is_not_announced_as_json_is_refused_with_the_reason(server: Any) -> None:

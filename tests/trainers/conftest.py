@@ -94,6 +94,20 @@ class TwiceEnv(IdentityEnv):
         return Step(Action(action), Observation((Message("user", self._task.question),)))
 
 
+class NotedEnv(IdentityEnv):
+    """Say the digit you are shown; of that dialogue only what you said is left in the next, which wants the digit."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        # As long as notes say nothing, pay for the second dialogue is noise: the notes have to be worth more.
+        rubric: dict[str, tuple[Term, float]] = {"noted": (_first, 0.7), "accuracy": (_second, 0.3)}
+        super().__init__(rubric, **{"max_turns": 2, "system": "!", **kwargs})
+
+    def _transition(self, action: str) -> Step:
+        if self._steps:
+            return super()._transition(action)
+        return Step(Action(action), Observation((Message("system", self.system), Message("user", action[:1] or "?"))))
+
+
 def _nothing(step: Any, task: Task, history: Any) -> float:
     return 0.0
 
@@ -107,6 +121,7 @@ class NothingEnv(IdentityEnv):
 
 gymnasium.register("TestIdentity-v0", entry_point=IdentityEnv)
 gymnasium.register("TestTwice-v0", entry_point=TwiceEnv)
+gymnasium.register("TestNoted-v0", entry_point=NotedEnv)
 gymnasium.register("TestNothing-v0", entry_point=NothingEnv)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajgym.errors import UnknownNameError
+from trajgym.rewards import get_reward_function
 from trajgym.trainers.advantages_returns import discounts, return_to_go, returns, trajectory
 
 NUMBERS = st.floats(-2, 2, allow_subnormal=False)
@@ -26,6 +27,17 @@ def test_relative_rewards_of_four_answers() -> None:
     assert sum(a for row in relative for a in row) == pytest.approx(0.0)
     others = trajectory([[1.0], [1.0], [0.0], [0.8]], gamma=1.0)
     assert [a for row in others for a in row] == pytest.approx([0.4, 0.4, -0.7 * 4 / 3, 0.4 / 3])
+
+
+def test_four_answers_from_text_to_advantage() -> None:
+    """The worked example: two right answers, a wrong one, and a right one that is 200 characters too long."""
+    verbose = "48 + 24 = 72, and that is what they have."
+    answers = ["48 + 24 = 72\n#### 72", "#### 72", "48 + 24 = 70\n#### 70", f"{verbose:<393}#### 72"]
+    assert len(answers[3]) == 400
+    paid = get_reward_function("length_penalty")(completions=answers, answer=["72"] * 4)
+    assert paid == pytest.approx([1.0, 1.0, 0.0, 0.8])
+    relative = trajectory([[reward] for reward in paid], gamma=1.0, baseline="mean")
+    assert [a for row in relative for a in row] == pytest.approx([0.3, 0.3, -0.7, 0.1])
 
 
 @pytest.mark.parametrize("baseline", ["loo", "mean"])

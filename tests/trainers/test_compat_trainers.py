@@ -128,6 +128,49 @@ def test_combined_reward_of_the_full_template() -> None:
     }
 
 
+def test_the_full_template_as_a_whole(tmp_path: Path) -> None:
+    parts = [{"type": "accuracy", "weight": 1.0}, {"type": "length_penalty", "weight": 0.5, "target_length": 200},
+             {"type": "step", "weight": 0.3, "step_bonus": 0.1}]  # fmt: skip
+    config = GRPOTrainerWrapper(
+        {
+            "model": "tiny",
+            "output_dir": str(tmp_path / "models" / "grpo_full"),
+            "num_epochs": 3,
+            "batch_size": 4,
+            "learning_rate": 1e-5,
+            "warmup_ratio": 0.1,
+            "num_generations": 4,
+            "max_new_tokens": 512,
+            "temperature": 0.8,
+            "kl_coef": 0.05,
+            "clip_range": 0.2,
+            "use_lora": True,
+            "lora_rank": 16,
+            "lora_alpha": 32,
+            "reward_type": "combined",
+            "reward_config": {"components": parts},
+        }
+    ).config
+    assert config.model_dump(
+        include={"epochs", "learning_rate", "warmup_ratio", "num_generations", "max_turn_tokens", "temperature",
+                 "kl_coef", "clip_range", "clip_range_high", "use_lora", "lora_rank", "lora_alpha", "groups_per_update",
+                 "output_dir", "name"}
+    ) == {
+        "epochs": 3, "learning_rate": 1e-5, "warmup_ratio": 0.1, "num_generations": 4, "max_turn_tokens": 512,
+        "temperature": 0.8, "kl_coef": 0.05, "clip_range": 0.2, "clip_range_high": 0.2, "use_lora": True,
+        "lora_rank": 16, "lora_alpha": 32, "groups_per_update": 4, "output_dir": tmp_path / "models",
+        "name": "grpo_full",
+    }  # fmt: skip
+    assert list(config.env_kwargs["reward"]) == ["accuracy", "length_penalty", "step"]
+
+
+def test_the_clip_is_the_documents_on_both_sides_unless_one_is_chosen() -> None:
+    config = GRPOTrainerWrapper({"model": "tiny"}).config
+    assert (config.clip_range, config.clip_range_high) == (0.2, 0.2)
+    config = GRPOTrainerWrapper({"model": "tiny", "clip_range_high": 0.28}).config
+    assert (config.clip_range, config.clip_range_high) == (0.2, 0.28)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -14,7 +14,7 @@ from trajgym.policies.render import Renderer
 from trajgym.policies.scripted import ExpertPolicy
 from trajgym.policies.tiny import build_tokenizer
 from trajgym.rollout import EnvPool, Episode, collect
-from trajgym.trainers.data import demonstration, tokenized
+from trajgym.trainers.data import demonstration, dialogues, tokenized
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, TokenStream, Trajectory
 
 TASK = Task("sum", "48 + 24?", "72")
@@ -197,3 +197,19 @@ def test_trajectories_that_were_cut_or_failed_are_refused(renderer: Renderer) ->
     whole = Step(Action("72"), Observation(), stop_reason=StopReason.ANSWERED)
     with pytest.raises(DataError, match="a dead worker"):
         tokenized([Trajectory(TASK, prompt, (whole,), fault="a dead worker")], renderer)
+
+
+def test_a_trajectory_that_begins_anew_becomes_a_row_for_each_dialogue(renderer: Renderer) -> None:
+    page = (Message("system", "Be brief."), Message("user", "Notes: 72"))
+    steps = (
+        Step(Action("store"), Observation((Message("tool", "ok"),))),
+        Step(Action("turn"), Observation(page)),
+        Step(Action("#### 72"), Observation(), stop_reason=StopReason.ANSWERED),
+    )
+    whole = Trajectory(TASK, (Message("user", "48 + 24?"),), steps)
+    first, second = dialogues(whole)
+    assert [first.steps, second.steps, second.prompt] == [steps[:2], steps[2:], page]
+    rows = tokenized([whole], renderer)
+    assert [row["input_ids"] for row in rows] == [list(demonstration(renderer, part).ids) for part in (first, second)]
+    assert rows[1]["input_ids"][: len(renderer.prompt(page))] == renderer.prompt(page)
+    assert dialogues(first) == [first]

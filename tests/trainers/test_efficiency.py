@@ -110,7 +110,11 @@ def test_counts_of_a_batch() -> None:
     assert counts.learned == Work(3, 6, 2)
     assert (counts.telling, counts.processed, counts.slots, counts.passes) == (3, 99, 8, passes)
     with_kl = count_step([right], groups, advantages, passes=passes, slots=8, processed=99, kl_acts=True)
-    assert with_kl.learned == Work(3, 6, 2) + Work(2, 3, 2) + Work(1, 2, 1)
+    assert with_kl.learned == Work(3, 6, 2) + Work(2, 3, 2)  # of two equal rows one is computed
+    half = count_step([right, wrong], groups[:1], [[[0.5], [0.0]]], passes=passes, slots=8, processed=99)
+    assert half.learned == Work(3, 6, 2)
+    none = count_step([right, wrong], groups[:1], [[[0.0], [-0.5]]], passes=passes, slots=8, processed=99)
+    assert none.learned == Work(2, 3, 1)
 
 
 def test_credit_by_token_is_told_by_token() -> None:

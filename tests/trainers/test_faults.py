@@ -18,9 +18,11 @@ from trajgym.envs.base import ToolEnv
 from trajgym.errors import EnvironmentFault, RewardError, TrainingError
 from trajgym.evaluation.records import read_trajectories
 from trajgym.rollout import derive_seed
+from trajgym.trainers import player
 from trajgym.trainers.config import load_config
 from trajgym.trainers.groups import usable_groups
 from trajgym.trainers.grpo import GRPOTrainer, train
+from trajgym.trainers.vine import state_values
 from trajgym.types import Action, Observation, Step, StopReason, Task, TokenStream, Trajectory
 
 GROUPS, MEMBERS = 4, 8  # of the fixture identity_options
@@ -306,6 +308,32 @@ def test_a_lost_rollout_that_values_a_state_is_counted(
     tasks = {str(episode.task) for episode in trainer.schedule.episodes(1)}
     assert (second["faults/ValueRollout"], second["faults/StateUnknown"]) == (2.0 * len(tasks), 16.0)
     assert (second["fault_share"], second["groups"]) == (1.0, 0.0)
+
+
+def test_an_engine_that_breaks_down_while_states_are_valued_costs_those_rollouts_alone(
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = GRPOTrainer(
+        load_config({**identity_options, "estimator": "vine", "vine_rollouts": 9, "groups_per_update": 2, "slots": 8})
+    )
+    sampler: Any = trainer.policy.sampler
+    step, broken = sampler.step, [0]
+
+    def values(*args: Any, **kwargs: Any) -> Any:
+        def breaks() -> Any:
+            monkeypatch.setattr(sampler, "step", step)
+            broken[0] += len(sampler._asked)
+            raise RuntimeError("CUDA error: out of memory")
+
+        if trainer.update == 0:
+            monkeypatch.setattr(sampler, "step", breaks)
+        return state_values(*args, **kwargs)
+
+    monkeypatch.setattr(player, "state_values", values)
+    first, second = metrics(trainer.run())
+    assert 0 < broken[0] == first["faults/ValueRollout"] <= 8
+    assert (first["fault_share"], first["groups"], second["fault_share"]) == (0.0, 2.0, 0.0)
+    assert "faults/ValueRollout" not in second
 
 
 HANGS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, training_flops, work_of
+from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, learning_work, training_flops, work_of
 from trajgym.trainers.shape import ModelShape
 from trajgym.types import Action, Observation, Step, Task, TokenStream, ToolCall, ToolResult, Trajectory
 
@@ -58,6 +58,15 @@ def test_rows_of_one_episode_share_what_they_have_in_common() -> None:
 def test_a_row_without_anything_sampled_is_no_work() -> None:
     assert work_of([trajectory(row("pqr", "000"))]) == Work()
     assert work_of([trajectory()]) == Work()
+
+
+def test_learning_shares_whatever_rows_begin_with() -> None:
+    first, second = row("pqrab", "00011"), row("pqrac", "00011")
+    # all that goes through the model, p q r a, is known already; b and c are drawn from the same logits
+    assert learning_work([trajectory(first), trajectory(second, task="u")]) == Work(4, 10, 2)
+    other = row("pqxyab", "000011")  # x y a at positions 2 … 4; the predictions of a and b
+    assert learning_work([trajectory(first), trajectory(other, task="u")]) == Work(4, 10, 2) + Work(3, 3 + 4 + 5, 2)
+    assert learning_work([trajectory(row("pqr", "000")), trajectory()]) == Work()
 
 
 def test_a_chain_is_what_one_episode_has_to_wait_for() -> None:

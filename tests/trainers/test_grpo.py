@@ -62,6 +62,15 @@ def test_the_identity_environment_is_solved(identity_options: dict[str, Any], se
     assert sum(success[-3:]) / 3 > 0.9
 
 
+@pytest.mark.slow
+def test_what_has_to_be_noted_for_another_dialogue_is_learned(identity_options: dict[str, Any]) -> None:
+    size = {"updates": 60, "groups_per_update": 8, "num_generations": 16, "slots": 128, "env": "TestNoted-v0"}
+    folder = train(load_config({**identity_options, **size}))
+    told = [m["reward/accuracy"] for m in metrics(folder)]  # where the digit itself is not in view
+    assert sum(told[:3]) / 3 < 0.3 * 0.3
+    assert sum(told[-3:]) / 3 > 0.3 * 0.8
+
+
 def test_not_every_update_is_printed(identity_options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     train(load_config({**identity_options, "updates": 3, "log_every": 2}))
     printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "/3 " in line]

@@ -42,6 +42,34 @@ def test_the_second_stops_at_once() -> None:
             press()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_to_end_save_too_however_often_they_come(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Schedulers send SIGTERM, some with SIGHUP beside it; Ctrl-C after them stops at once."""
+    assert signal.getsignal(number) == signal.SIG_DFL
+    with Interrupt() as interrupt:
+        for each in (number, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(each)
+        with pytest.raises(StopRequested):
+            interrupt.check()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+    assert signal.getsignal(number) == signal.SIG_DFL
+    assert capfd.readouterr().err == f"\n{number.name}: saving the last finished update.\n"
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            interrupt.check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("error", [None, ValueError("x"), StopRequested()])
 def test_the_handler_before_is_back_afterwards(error: BaseException | None) -> None:
     seen: list[int] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from trajgym.errors import UnknownNameError
 from trajgym.trainers.config import GRPOConfig
@@ -107,11 +107,16 @@ def test_cache_and_logits_by_hand() -> None:
     config = options(slots=8, max_episode_tokens=100, max_turn_tokens=50, microbatch_tokens=300, dtype="bfloat16")
     need = estimate(QWEN, config)
     assert need.cache == 8 * 100 * 2 * 28 * 8 * 128 * 2
-    assert need.logits == 300 * 151_936 * 16
+    chunk, head = 1 << 26, 151_936 * 1024 * 4
+    assert need.logits == 300 * 151_936 * 4 + chunk + head  # all are kept, another chunk is made of them
+    assert estimate(QWEN, config, own_head=True).logits == 300 * 151_936 * 16
     few = options(groups_per_update=1, num_generations=2, max_episode_tokens=100, max_turn_tokens=50)
-    assert estimate(QWEN, few).logits == 200 * 151_936 * 16  # there is no more in an update
+    assert estimate(QWEN, few).logits == 200 * 151_936 * 4 + chunk + head  # there is no more in an update
     long = options(max_episode_tokens=1000, microbatch_tokens=300)
-    assert estimate(QWEN, long).logits == 1000 * 151_936 * 16  # a row cannot be divided
+    assert estimate(QWEN, long, own_head=True).logits == 1000 * 151_936 * 16  # a row cannot be divided
+    assert estimate(QWEN, long).logits == 2 * chunk + head  # too many to keep
+    lora = options(use_lora=True, max_episode_tokens=1000, microbatch_tokens=300)
+    assert estimate(QWEN, lora).logits == 2 * chunk
 
 
 def kept_by_autograd(model: Any, rows: int, length: int) -> int:
@@ -141,6 +146,27 @@ def test_activations_are_what_autograd_keeps(kind: str, dtype: torch.dtype) -> N
     model = model.to(dtype)
     said = activation_bytes(shape_of(model), 4 * 32, size=dtype.itemsize)
     assert said == pytest.approx(kept_by_autograd(model, 4, 32), rel=0.02)
+
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "targets", [ATTENTION, (*ATTENTION, "gate_proj", "up_proj", "down_proj"), ("v_proj", "up_proj")]
+)
+@pytest.mark.parametrize("kind", [LlamaConfig, Qwen3Config])
+def test_frozen_layers_beneath_adapters_keep_less(kind: Any, targets: tuple[str, ...], dtype: torch.dtype) -> None:
+    config = kind(vocab_size=50, hidden_size=64, intermediate_size=192, num_hidden_layers=6,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32)  # fmt: skip
+    plain = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(dtype)
+    shape = shape_of(plain)
+    model = add_lora(plain, rank=8, alpha=16, targets=targets, seed=0)
+    said = activation_bytes(shape, 4 * 32, size=dtype.itemsize, adapted=targets, rank=8)
+    # No gradient goes below the first adapter, so the first block keeps a little less than the others.
+    assert 0.99 * kept_by_autograd(model, 4, 32) < said < 1.05 * kept_by_autograd(model, 4, 32)
+    if dtype == torch.float32:  # in 16 bits the adapters' float32 copies may take more than what is saved
+        assert said < activation_bytes(shape, 4 * 32)
 
 
 def test_checkpointing_keeps_inputs_alone() -> None:

@@ -80,7 +80,8 @@ def large_model(digit_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_a_run_takes_what_was_said(case: str, digit_model: Path, large_model: Path, tmp_path: Path) -> None:
     """Between 0.5 and 1.25 times the estimate, and 256 MiB that the libraries keep to themselves.
 
-    Beneath adapters the estimate is an upper bound: frozen layers keep less for the backward pass than it counts.
+    It counts episodes of full length, and most of these end before, so that of the activations little is there. The
+    file of weights is in float32, and its pages count while it is read, also where the model is smaller.
     """
     if "quantization" in CASES[case] and importlib.util.find_spec("bitsandbytes") is None:
         pytest.skip("bitsandbytes is not installed")

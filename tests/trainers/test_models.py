@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ import torch
 from torch import nn
 
 from trajgym.errors import ConfigError
+from trajgym.policies import tiny_path
 from trajgym.trainers.batch import MicroBatch, make_batch
 from trajgym.trainers.models import Reference, add_lora, checkpoint_activations, load_model, token_logprobs
 from trajgym.trainers.quantization import loading_arguments
@@ -108,6 +113,36 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"Cannot load model .* \(folder\)"):
         load_model(str(tmp_path))
+
+
+HUB = """
+from trajgym.errors import ConfigError
+from trajgym.trainers.models import load_model
+model, tokenizer = load_model("some/tiny")
+print(model.config._name_or_path, len(tokenizer) > 100)
+try:
+    load_model("some/thing-else")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(tmp_path: Path) -> None:
+    """Then the cache is taken, or the error comes at once: the libraries would try for most of a minute."""
+    commit = "a" * 40
+    folder = tmp_path / "hub" / "models--some--tiny"
+    shutil.copytree(tiny_path(), folder / "snapshots" / commit)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    away = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:1"}  # where nobody listens
+    unset = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "TRANSFORMERS_OFFLINE")}
+    done = subprocess.run(
+        [sys.executable, "-c", HUB], env=unset | away, capture_output=True, text=True, check=True, timeout=300
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "some/tiny True"
+    assert "Cannot load model 'some/thing-else' (no such folder here, so a hub id): The hub cannot be reached" in second
+    assert "Retrying" not in done.stderr
 
 
 def test_adapters_on_layers_that_are_not_there() -> None:

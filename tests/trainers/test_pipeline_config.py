@@ -63,6 +63,20 @@ def test_overrides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "baseline", "lora"),
+    [
+        (["--eval.no-baseline", "--sft.use-lora", "--seed", "3"], False, True),
+        (["--sft.no-use-lora", "--eval.baseline"], True, False),
+        (["--eval.baseline", "false", "--sft.use-lora", "True"], False, True),
+        (["--eval.baseline=true", "--sft.use-lora=false"], True, False),
+    ],
+)
+def test_switches_need_no_value(args: list[str], baseline: bool, lora: bool) -> None:
+    config = load_pipeline_config("pipeline_gsm8k", args)
+    assert (config.eval.baseline, config.sft_config(Path("x")).use_lora) == (baseline, lora)
+
+
+@pytest.mark.parametrize(
     ("values", "args", "message"),
     [
         ({"modle": {}}, [], "Did you mean 'model'"),

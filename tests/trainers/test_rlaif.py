@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("trl")
 
 from trajgym.errors import ConfigError, DataError, EnvironmentFault, UnknownNameError
-from trajgym.policies.base import TextPolicy
+from trajgym.policies.base import LostTurn, TextPolicy
 from trajgym.rewards.compare import PairJudge
 from trajgym.rewards.judge import Judge
 from trajgym.trainers import rlaif
@@ -197,6 +197,15 @@ def test_any_policy_can_judge() -> None:
     with pytest.raises(RuntimeError, match="down"):
         ask_policy(broken)(["a"])
     assert not broken._live
+
+    class Gone(Echo):
+        def poll(self) -> list[tuple[int, Action]]:
+            return [(number, LostTurn("", error=EnvironmentFault("no route"))) for number, _ in super().poll()]
+
+    gone = Gone()
+    with pytest.raises(EnvironmentFault, match="no route"):  # no reply is not an empty one
+        ask_policy(gone)(["a"])
+    assert not gone._live
 
 
 def test_a_result_is_told_as_it_is() -> None:

@@ -79,6 +79,24 @@ def test_the_loss_is_that_of_the_assistants_tokens_alone(digit_model: Path, tmp_
         torch.testing.assert_close(gradient, wanted[name], atol=1e-6, rtol=1e-4)
 
 
+def test_with_a_mask_of_ones_it_is_the_loss_of_pretraining(digit_model: Path, tmp_path: Path) -> None:
+    """−Σ log P(x_t | x_<t) over all tokens; the first one has nothing before it to be told from."""
+    rows: list[TokenRow] = [
+        {"input_ids": row["input_ids"], "completion_mask": [1] * len(row["input_ids"])} for row in ROWS
+    ]
+    model, tokenizer = load_model(str(digit_model))
+    expected, count = by_hand(model, rows)
+    assert count == sum(len(row["input_ids"]) - 1 for row in rows) == 22
+    (expected / count).backward()  # type: ignore[no-untyped-call]
+    wanted = gradients(model)
+    model.zero_grad()
+    loss = step_loss(trainer_of(model, tokenizer, tmp_path, rows))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx((expected / count).item(), abs=1e-6)
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-6, rtol=1e-4)
+
+
 def test_packed_rows_have_the_loss_and_the_gradient_of_rows_apart(digit_model: Path, tmp_path: Path) -> None:
     found = []
     for packing in (False, True):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from trajgym.errors import ConfigError
 from trajgym.trainers.config import GRPOConfig, load_config
-from trajgym.trainers.grpo import train
+from trajgym.trainers.grpo import GRPOTrainer, train
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.sharding import Shards
 
@@ -174,6 +174,39 @@ def test_adapters_in_float32_above_weights_in_bfloat16(launch: Launch, identity_
     adapters = load_file(checkpoint(runs / "mixed") / "model" / "adapter_model.safetensors")
     assert {value.dtype for value in adapters.values()} == {torch.float32}
     assert all(bool(value.any()) for value in adapters.values())  # B began at zero
+
+
+def masters(folder: Path) -> list[torch.Tensor]:
+    """Return the float32 weights that the optimiser moves, one after another."""
+    state = torch.load(checkpoint(folder) / "trainer.pt", weights_only=True)["optimizer"]["state"]
+    return [state[index]["master"] for index in sorted(state)]
+
+
+@pytest.mark.slow
+def test_weights_in_bfloat16_with_divided_copies_in_float32(launch: Launch, identity_options: dict[str, Any]) -> None:
+    """Steps too small for bfloat16 add up in the copies, as in one process, and survive an interruption to the bit."""
+    options: dict[str, Any] = {
+        "dtype": "bfloat16", "kl_coef": 0.05, "learning_rate": 1e-5, "minibatches": 2, "save_every": 1,
+        "keep_checkpoints": 9,
+    }  # fmt: skip
+    finish(launch(variables=FSDP, name="whole", updates=3, **options))
+    finish(launch(variables=FSDP, name="halves", updates=1, **options))
+    finish(launch(variables=FSDP, name="halves", updates=3, resume=True, **options))
+    runs = Path(identity_options["output_dir"])
+    assert metrics(runs / "halves") == metrics(runs / "whole")
+    weights, again = (load_file(checkpoint(runs / n) / "model" / "model.safetensors") for n in ("whole", "halves"))
+    assert {value.dtype for value in weights.values()} == {torch.bfloat16}
+    assert all(torch.equal(again[name], value) for name, value in weights.items())
+    copies = masters(runs / "whole")
+    assert {value.dtype for value in copies} == {torch.float32}
+    assert all(map(torch.equal, copies, masters(runs / "halves")))
+    one = GRPOTrainer(load_config({**identity_options, **options, "name": "one", "updates": 3}))
+    start = [p.detach().float() for p in one.learner.model.parameters()]
+    alone = masters(one.run())
+    way = sum(float((a - b).norm() ** 2) for a, b in zip(alone, start, strict=True)) ** 0.5
+    apart = sum(float((a - b).norm() ** 2) for a, b in zip(alone, copies, strict=True)) ** 0.5
+    assert way > 0
+    assert apart < 0.2 * way  # gradients of one micro-batch are added in 16 bits over ranks
 
 
 @pytest.mark.slow

@@ -39,6 +39,15 @@ def test_a_clear_winner_and_a_tie() -> None:
     assert "nothing to compare" in verdict([close[0]])
 
 
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_a_handful_of_tasks_tells_nothing_apart(tasks: int) -> None:
+    """All of them go one way, so that the bootstrap sees no spread and is certain."""
+    few = [trial(0, [False] * tasks, gamma=0.9), trial(1, [True] * tasks, gamma=1.0)]
+    assert difference(few[1], few[0])[1] == 1.0
+    assert f"not distinguishable on {tasks} tasks. In all, 1 of 1 other" in verdict(few)
+    assert "better by more than chance" in verdict([trial(0, [False] * 6, gamma=0), trial(1, [True] * 6, gamma=1)])
+
+
 def test_differences_are_taken_on_the_same_tasks() -> None:
     first, second = trial(0, [True, True, False] * 20, gamma=1), trial(1, [True, False, False] * 20, gamma=2)
     gap, low, high = difference(first, second)
