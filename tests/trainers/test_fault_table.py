@@ -110,6 +110,10 @@ class Bench:
 
         trainer.learner.model.register_forward_hook(after)
 
+    def follows(self, trainer: GRPOTrainer) -> None:
+        """Let another trainer compute as one that is watched: whole passes, which round otherwise than others."""
+        trainer.learner.model.register_forward_hook(lambda *_: None)
+
 
 class Calls(Protocol):
     """A text without a 0 in it calls the only tool there is."""
@@ -379,6 +383,7 @@ def test_what_a_fault_does(
     row.check(bench, played)
 
     twin = GRPOTrainer(load_config({**options, "name": "twin"}))
+    bench.follows(twin)
     for update, trajectories in enumerate(played, start=1):
         groups = usable_groups(trajectories, MEMBERS, drop_truncated=drop)
         if groups and update not in row.skipped:
