@@ -41,7 +41,8 @@ def main(args: Sequence[str]) -> int:
         say(_summary(recipe, config))
     folder = train(config, name=Path(recipe).stem)
     if speaks:
-        print(f"\nDone. Everything is in {folder}; tensorboard --logdir {folder} shows the curves.", file=sys.stderr)
+        curves = f"; tensorboard --logdir {folder} shows the curves" if "tensorboard" in config.monitors else ""
+        print(f"\nDone. Everything is in {folder}{curves}.", file=sys.stderr)
     return 0
 
 
