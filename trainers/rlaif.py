@@ -34,7 +34,7 @@ from trajgym.trainers.models import load_model, make_policy, pick_device
 from trajgym.trainers.preferences import PreferencePair, read_pairs, write_pairs
 from trajgym.trainers.reward_model import train_reward_model
 from trajgym.trainers.rlaif_config import RLAIFConfig
-from trajgym.trainers.runfolder import RunFolder, storage_errors
+from trajgym.trainers.runfolder import RunFolder, finished_checkpoints, storage_errors
 from trajgym.types import Trajectory
 
 __all__ = ["Measured", "RLAIFResult", "run_rlaif"]
@@ -126,7 +126,7 @@ def run_rlaif(config: RLAIFConfig, ask: Ask | None = None) -> RLAIFResult:
     options = options.model_copy(update={"env_kwargs": {**options.env_kwargs, "reward": paid}})
     before = _measure(config, options, folder.path / "before.jsonl", options.model)
     run = train(options.model_copy(update=_going_on(folder.path / "policy")))
-    trained = sorted((run / "checkpoints").glob("update-*"))[-1] / "model"
+    trained = finished_checkpoints(run / "checkpoints")[-1] / "model"
     after = _measure(config, options, folder.path / "after.jsonl", str(trained))
     result = RLAIFResult(folder.path, judged, before, after, trained)
     _summarize(result)

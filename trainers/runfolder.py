@@ -29,7 +29,7 @@ from trajgym.trainers.folder_lock import lock_folder
 from trajgym.trainers.options import RunOptions
 from trajgym.trainers.resume_options import changes
 
-__all__ = ["CheckpointWarning", "RunFolder", "fitting", "storage_errors"]
+__all__ = ["CheckpointWarning", "RunFolder", "finished_checkpoints", "fitting", "storage_errors"]
 
 _MARKER = ".trajgym-run"  # what makes a folder ours to overwrite; locked by the process that writes
 _NUMBERED = re.compile(r"update-(\d{6,})")  # checkpoints and files of trajectories; no other name is ours
@@ -69,6 +69,12 @@ def fitting(checkpoint: Path) -> Iterator[None]:
             f"{checkpoint / 'trainer.pt'} does not fit this run ({type(error).__name__}: {error}). Remove "
             f"{checkpoint.name} to go on from the one before, or start again with --overwrite."
         ) from error
+
+
+def finished_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a run's folder ``checkpoints``, oldest first; other names than ours do not count."""
+    found = [p for p in folder.glob("update-*") if _NUMBERED.fullmatch(p.name) and p.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("update-")))
 
 
 class CheckpointWarning(UserWarning):
@@ -181,8 +187,7 @@ class RunFolder:
 
     def complete(self) -> list[Path]:
         """Return the finished checkpoints, oldest first."""
-        found = [p for p in self.checkpoints.glob("update-*") if _NUMBERED.fullmatch(p.name) and p.is_dir()]
-        return sorted(found, key=lambda path: int(path.name.removeprefix("update-")))
+        return finished_checkpoints(self.checkpoints)
 
     def load(self) -> tuple[Path, dict[str, Any]]:
         """Return the newest checkpoint's model folder and state, and drop what was logged after it.

@@ -16,6 +16,7 @@ from trajgym.errors import CheckpointError, ConfigError
 from trajgym.trainers.checksums import damage
 from trajgym.trainers.models import load_model
 from trajgym.trainers.placement import DeviceMap
+from trajgym.trainers.runfolder import finished_checkpoints
 
 __all__ = ["Source", "find_source", "open_source"]
 
@@ -138,7 +139,7 @@ def _in_folder(
 
 
 def _weights(run: Path, checkpoint: str | None) -> Path:
-    known = sorted(p for p in (run / "checkpoints").glob("update-*") if p.suffix != ".partial" and p.is_dir())
+    known = finished_checkpoints(run / "checkpoints")
     if checkpoint is None and (run / "model").is_dir():
         return run / "model"
     names = [path.name for path in known]

@@ -15,7 +15,7 @@ import yaml
 from trajgym.errors import CheckpointError, ConfigError, StorageError
 from trajgym.trainers import runfolder
 from trajgym.trainers.config import GRPOConfig
-from trajgym.trainers.runfolder import CheckpointWarning, RunFolder
+from trajgym.trainers.runfolder import CheckpointWarning, RunFolder, finished_checkpoints
 
 
 class Weights:
@@ -169,3 +169,11 @@ def test_other_versions_are_said_and_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert state["update"] == 1
     save(run, 2)
     run.load()  # warnings are errors here
+
+
+def test_finished_checkpoints_are_ours_and_in_the_order_of_their_updates(tmp_path: Path) -> None:
+    names = ("update-1000000", "update-999999", "update-999999-backup", "update-000003.partial", "update-final")
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "update-000007").write_text("a file")
+    assert [path.name for path in finished_checkpoints(tmp_path)] == ["update-999999", "update-1000000"]
