@@ -35,7 +35,7 @@ def main(
     cells_: Annotated[tuple[str, ...], tyro.conf.arg(name="cells", help="Which, by name: 'long-*-sparse-*'.")] = ("*",),
     seeds: Annotated[int, tyro.conf.arg(help="Runs of each kind.")] = 5,
     jobs: Annotated[int, tyro.conf.arg(help="Runs at the same time, one core each.")] = 2,
-    search: Annotated[bool, tyro.conf.arg(help="Look for learning rates instead; one seed is enough.")] = False,
+    search: Annotated[bool, tyro.conf.arg(help="Look for learning rates instead.")] = False,
     report: Annotated[bool, tyro.conf.arg(help="Only write table and figure.")] = False,
     afresh: Annotated[bool, tyro.conf.arg(help="Leave what is published out.")] = False,
     publish_: Annotated[

@@ -15,7 +15,9 @@ from typing import Any
 __all__ = [
     "DISCOUNTS",
     "METHODS",
+    "OURS",
     "RATES",
+    "REFERENCE",
     "SEARCH_SEED",
     "SETTINGS",
     "Cell",
@@ -29,10 +31,10 @@ __all__ = [
 _REWARDS = ("sparse", "dense", "hybrid")
 DISCOUNTS = (1.0, 0.9)
 RATES = (3e-4, 1e-4, 1e-3)
-"""Learning rates that are tried for each method in each setting, on seeds of their own."""
+"""Learning rates that are tried for each method with each reward in each setting, on seeds of their own."""
 
-_SEARCHED = ("sparse", "hybrid")
-"""The rewards that the search is made on: what each method was published for, and what has both kinds of pay."""
+REFERENCE = ("trajectory", "sparse")
+"""Method and reward that the goal compares with. They play twice as long, or it could not be seen that they need it."""
 
 SEARCH_SEED = 1000
 """The first seed of the search for a learning rate; smaller ones are the benchmark's."""
@@ -47,7 +49,7 @@ class Setting:
         env_kwargs: Its arguments.
         model: The name of the model to begin with, of :mod:`learning_models`.
         target: Share of right answers that counts as having learned it.
-        budget: Turns that a run may play, all episodes counted.
+        budget: Turns that a run may play, all episodes counted; see :attr:`Cell.budget`.
         max_turn_tokens: Most tokens of a turn.
         max_episode_tokens: Most tokens of an episode.
         title: For people.
@@ -104,6 +106,7 @@ METHODS: dict[str, dict[str, Any]] = {
     # Scales and baselines as the publications have them; what has no scale of its own is divided by the batch's spread.
     "trajectory": {"estimator": "trajectory", "baseline": "mean", "advantage_scale": "group_std"},
     "return_to_go": {"estimator": "return_to_go", "advantage_scale": "batch_std"},
+    "earned": {"estimator": "return_to_go", "baseline": "earned", "advantage_scale": "batch_std"},
     "gigpo": {"estimator": "gigpo"},
     "grpo_process": {"estimator": "grpo_process"},
     "mt_grpo": {"estimator": "mt_grpo"},
@@ -112,7 +115,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """What sets each method apart, as options of :class:`trajgym.trainers.config.GRPOConfig`."""
 
-_PROCESS = ("trajectory", "return_to_go", "ppo")
+OURS = ("return_to_go", "earned")
+"""The trainer's own method, with its two baselines; where nothing is paid before the end, they are the same."""
+
+_PROCESS = ("trajectory", *OURS, "ppo")
 """The methods that are run on the reward ``process``, whose question is what the trainer's own method makes of it."""
 
 SHARED: dict[str, Any] = {
@@ -150,6 +156,12 @@ class Cell:
     rate: float = field(default=RATES[0], compare=False)
 
     @property
+    def budget(self) -> int:
+        """Turns to play: the setting's, and twice as many where :data:`REFERENCE` is tried."""
+        long = (self.method, self.reward) == REFERENCE and self.seed < SEARCH_SEED
+        return SETTINGS[self.setting].budget * (2 if long else 1)
+
+    @property
     def name(self) -> str:
         """What the cell is called; a search for the rate names that, too."""
         rate = f"-r{self.rate:g}" if self.seed >= SEARCH_SEED else ""
@@ -168,10 +180,10 @@ def cells(seeds: int, patterns: Iterable[str] = ("*",), rates: Mapping[str, floa
     Args:
         seeds: How many runs of each kind.
         patterns: Which to take, by name, as in a shell: ``"long-*-sparse-*"``.
-        rates: Learning rate by ``"setting-method"``; where it is missing, the first of :data:`RATES`.
+        rates: Learning rate by ``"setting-method-reward"``; where it is missing, the first of :data:`RATES`.
     """
     found = [
-        Cell(setting, method, reward, gamma, seed, (rates or {}).get(f"{setting}-{method}", RATES[0]))
+        Cell(setting, method, reward, gamma, seed, (rates or {}).get(f"{setting}-{method}-{reward}", RATES[0]))
         for seed, setting in itertools.product(range(seeds), SETTINGS)
         for reward, gamma, method in kinds(setting)
     ]
@@ -183,7 +195,8 @@ def search_cells(seeds: int, patterns: Iterable[str] = ("*",)) -> list[Cell]:
     found = [
         Cell(setting, method, reward, 1.0, SEARCH_SEED + seed, rate)
         for seed, setting in itertools.product(range(seeds), SETTINGS)
-        for reward, rate, method in itertools.product(_SEARCHED, RATES, METHODS)
+        for reward, rate, method in itertools.product(SETTINGS[setting].rewards, RATES, METHODS)
+        if _run(reward, method)
     ]
     return _chosen(found, patterns)
 
@@ -219,6 +232,8 @@ def options(cell: Cell, model: Path, *, updates: int, output_dir: Path, resume: 
 
 
 def _run(reward: str, method: str) -> bool:
+    if method == "earned" and reward == "sparse":
+        return False  # the same as return_to_go
     return reward != "process" or method in _PROCESS
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_cells import DISCOUNTS, METHODS, RATES, SEARCH_SEED, SETTINGS, kinds
+from learning_cells import DISCOUNTS, METHODS, OURS, RATES, REFERENCE, SEARCH_SEED, SETTINGS, kinds
 from rounds import Array, Estimate, estimate
 
 __all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
@@ -24,12 +24,12 @@ class Summary:
     """What one run comes to.
 
     Args:
-        steps: Turns played until the mean success of eight updates in a row reached the target; the whole budget
+        steps: Turns played until the mean success of eight updates in a row reached the target; all that the run had
             where it never did.
         reached: Whether it did.
-        area: Mean success over the budget of turns.
-        success: Share of right answers in the last updates.
-        earned: Mean return of the last updates, under the run's own reward and discount.
+        area: Mean success over the setting's budget of turns.
+        success: Share of right answers in the last updates of that.
+        earned: Mean return of those, under the run's own reward and discount.
     """
 
     steps: float
@@ -52,18 +52,19 @@ def summarise(result: Mapping[str, Any]) -> Summary:
     steps = float(turns[hits[0] + _SMOOTH - 1]) if len(hits) else budget
     # An update's success is that of the turns it played, so the curve is a staircase.
     starts = np.concatenate([[0.0], turns[:-1]])
-    widths = np.clip(np.minimum(turns, budget) - starts, 0.0, None)
+    widths = np.clip(np.minimum(turns, min(budget, SETTINGS[result["setting"]].budget)) - starts, 0.0, None)
+    last = np.flatnonzero(widths)[-_LAST:]
     return Summary(
         steps=min(steps, budget),
         reached=bool(len(hits)) and steps <= budget,
         area=float((success * widths).sum() / widths.sum()),
-        success=float(success[-_LAST:].mean()),
-        earned=float(_column(result, "return")[-_LAST:].mean()),
+        success=float(success[last].mean()),
+        earned=float(_column(result, "return")[last].mean()),
     )
 
 
 def best_rates(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the learning rate with the largest mean area for each setting and method, by ``"setting-method"``.
+    """Return the learning rate with the largest mean area, by ``"setting-method-reward"``.
 
     Args:
         results: All that are there; those of the search are used.
@@ -71,7 +72,7 @@ def best_rates(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     areas: dict[str, dict[float, list[float]]] = {}
     for result in results:
         if result["seed"] >= SEARCH_SEED:
-            key = f"{result['setting']}-{result['method']}"
+            key = f"{result['setting']}-{result['method']}-{result['reward']}"
             areas.setdefault(key, {}).setdefault(result["rate"], []).append(summarise(result).area)
     return {key: max(found, key=lambda rate: float(np.mean(found[rate]))) for key, found in areas.items()}
 
@@ -84,8 +85,9 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         seeds: How many runs there should be of each kind.
     """
     lines = [
-        "Turns to the target: mean over seeds, a run that never reached it counted with its whole budget; in "
-        "brackets how many reached it. 95 % bootstrap intervals over seeds.",
+        "Turns to the target: mean over seeds, a run that never reached it counted with all its turns; in brackets how "
+        f"many reached it. `{REFERENCE[0]}` with the {REFERENCE[1]} reward played twice as long as all others; area "
+        "and final figures are those of equal turns. 95 % bootstrap intervals over seeds.",
     ]
     missing = []
     for setting, about in SETTINGS.items():
@@ -162,10 +164,10 @@ def _row(found: Sequence[Mapping[str, Any]], reward: str, gamma: float, method: 
 
 
 def _goal(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]:
-    """Compare return_to_go with trajectory-level GRPO, on the terminal reward and on the same one, seed by seed."""
+    """Compare our method with trajectory-level GRPO, on the terminal reward and on the same one, seed by seed."""
     lines = []
-    for gamma, reward in itertools.product(DISCOUNTS, SETTINGS[setting].rewards):
-        ours = _steps(_of(results, setting, "return_to_go", reward, gamma))
+    for gamma, reward, method in itertools.product(DISCOUNTS, SETTINGS[setting].rewards, OURS):
+        ours = _steps(_of(results, setting, method, reward, gamma))
         for paid in dict.fromkeys(("sparse", reward)):
             theirs = _steps(_of(results, setting, "trajectory", paid, gamma))
             both = sorted(ours.keys() & theirs.keys())
@@ -173,7 +175,7 @@ def _goal(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]:
                 ratio = estimate(_ratio, [theirs[s] for s in both], [ours[s] for s in both])
                 lines.append(
                     f"- γ = {gamma:g}: `trajectory` with the {paid} reward needs {_interval(ratio, '.2f')} times the "
-                    f"turns of `return_to_go` with the {reward} one ({len(both)} seeds)."
+                    f"turns of `{method}` with the {reward} one ({len(both)} seeds)."
                 )
     return lines
 

@@ -39,16 +39,16 @@ def run_cell(cell: Cell, output: Path, *, budget: int | None = None, part: int =
     Args:
         cell: What to train.
         output: The benchmark's folder; its model must lie in ``models``.
-        budget: Turns to play; the setting's own when left out.
+        budget: Turns to play; the cell's own when left out.
         part: Updates of the first part.
     """
     from trajgym.trainers.config import load_config
     from trajgym.trainers.grpo import train
 
     target = result_path(cell, output)
-    if target.is_file():
+    budget = cell.budget if budget is None else budget
+    if _is_done(cell, target, budget):
         return target
-    budget = SETTINGS[cell.setting].budget if budget is None else budget
     model = output / "models" / SETTINGS[cell.setting].model
     folder = output / "runs" / cell.name
     curve = _curve(folder)
@@ -105,7 +105,7 @@ def run_all(cells: Sequence[Cell], output: Path, jobs: int) -> list[str]:
     Returns:
         What went wrong, one line per cell that failed; the others go on.
     """
-    waiting = [cell for cell in cells if not result_path(cell, output).is_file()]
+    waiting = [cell for cell in cells if not _is_done(cell, result_path(cell, output), cell.budget)]
     print(f"{len(cells) - len(waiting)} of {len(cells)} runs are done; {jobs} at a time", flush=True)
     failed: list[str] = []
     began = time.monotonic()
@@ -121,6 +121,16 @@ def run_all(cells: Sequence[Cell], output: Path, jobs: int) -> list[str]:
             left = seconds / done * (len(waiting) - done)
             print(f"{done:4d}/{len(waiting)}  {cell.name}  {state}, {left / 60:.0f} min left", flush=True)
     return failed
+
+
+def _is_done(cell: Cell, result: Path, budget: int) -> bool:
+    """Whether there is a result that played the whole budget at the cell's learning rate."""
+    return _played(result) >= budget and json.loads(result.read_text(encoding="utf-8"))["rate"] == cell.rate
+
+
+def _played(result: Path) -> int:
+    """Return the budget of a result that is there, 0 where there is none."""
+    return int(json.loads(result.read_text(encoding="utf-8"))["budget"]) if result.is_file() else 0
 
 
 def _left(curve: Sequence[dict[str, float]], budget: int) -> int:
@@ -207,7 +217,7 @@ def restore(published: Path, output: Path) -> None:
     for line in table.read_text(encoding="utf-8").splitlines() if table.is_file() else []:
         row = json.loads(line)
         target = output / "cells" / f"{row.pop('name')}.json"
-        if not target.is_file():
+        if _played(target) < row["budget"]:
             columns = row.pop("curve")
             row["curve"] = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from trajgym.envs.arithmetic_tasks import ArithmeticTasks
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.types import Task
 
-__all__ = ["ArithmeticEnv"]
+__all__ = ["ArithmeticEnv", "vector_env"]
 
 
 class ArithmeticEnv(ToolEnv):
@@ -65,3 +66,6 @@ class ArithmeticEnv(ToolEnv):
     ) -> None:
         source = tasks if tasks is not None else ArithmeticTasks(split, difficulty=difficulty, distractors=distractors)
         super().__init__(source, tools=tools, max_turns=max_turns, instructions=instructions, **kwargs)
+
+
+vector_env = vector_of(ArithmeticEnv)

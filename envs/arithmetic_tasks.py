@@ -12,24 +12,20 @@ problem on every platform. Odd seeds carry a distractor, a sentence whose number
 from __future__ import annotations
 
 import itertools
-import re
 
 import numpy as np
 
 from trajgym.envs.arithmetic_story import Story, seeded
-from trajgym.envs.tasks import TaskSource
-from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.envs.procedural import SEEDS, ProceduralTasks
+from trajgym.errors import ConfigError
 from trajgym.types import ExpertTurn, Task, ToolCall
 
 __all__ = ["ArithmeticTasks", "held_out"]
 
-_SPLITS = ("train", "test")
 _MOST_STEPS = 8
-_SEEDS = 10**9
-_ID = re.compile(rf"arithmetic/({'|'.join(_SPLITS)})/([1-{_MOST_STEPS}])/(0|[1-9][0-9]{{0,8}})")
 
 
-class ArithmeticTasks(TaskSource):
+class ArithmeticTasks(ProceduralTasks):
     """Word problems of one to eight steps, made up as they are asked for.
 
     Every number is a whole number from 0 to 999, intermediate results included. The two splits share no problem: a
@@ -45,38 +41,37 @@ class ArithmeticTasks(TaskSource):
         ConfigError: For a difficulty or a share outside these bounds.
     """
 
+    family = "arithmetic"
+
     def __init__(
         self, split: str = "train", difficulty: int | tuple[int, int] = (1, 4), distractors: float = 0.3
     ) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
-        self.split = split
-        self.difficulty = _levels(difficulty)
+        super().__init__(split, difficulty, highest=_MOST_STEPS, level="number of steps")
         self.distractors = _share(distractors)
 
     def __repr__(self) -> str:
         return f"ArithmeticTasks({self.split!r}, difficulty={self.difficulty}, distractors={self.distractors})"
 
-    def sample(self, rng: np.random.Generator) -> Task:
-        """Draw a number of steps and a problem of that many."""
-        low, high = self.difficulty
-        steps = int(rng.integers(low, high + 1))
-        seed = 2 * int(rng.integers(_SEEDS // 2)) + int(rng.random() < self.distractors)
-        return _generate(self.split, steps, seed)
+    def draw_seed(self, rng: np.random.Generator) -> int:
+        """Draw a seed, an odd one as often as there are to be distractors."""
+        return 2 * int(rng.integers(SEEDS // 2)) + int(rng.random() < self.distractors)
 
-    def get(self, task_id: str) -> Task:
-        """Make the problem with this id again.
-
-        Raises:
-            UnknownNameError: When the id is of another split or difficulty, or is not an id at all.
-        """
-        low, high = self.difficulty
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        if match is None or match[1] != self.split or not low <= int(match[2]) <= high:
-            known = [f"arithmetic/{self.split}/{steps}/0" for steps in range(low, high + 1)]
-            hint = f"The last number is a seed below {_SEEDS}; split= and difficulty= decide the others."
-            raise UnknownNameError("task id", task_id, known, hint)
-        return _generate(self.split, int(match[2]), int(match[3]))
+    def make(self, level: int, seed: int) -> Task:
+        """Tell stories from one sub-seed after the other until one belongs to the split."""
+        for attempt in itertools.count():
+            story = Story(seeded(self.split, level, seed, attempt), level, distractor=seed % 2 == 1)
+            if story.split == self.split:
+                break
+        calls = [ExpertTurn(calls=(ToolCall("calculator", {"expression": e}),)) for e in story.expressions]
+        answer = str(story.value)
+        return Task(
+            id=f"{self.stem(level)}/{seed}",
+            question=story.text,
+            answer=answer,
+            solution=(*calls, ExpertTurn(f"#### {answer}")),
+            difficulty=level,
+            metadata={"steps": story.results},
+        )
 
 
 def held_out(
@@ -96,8 +91,8 @@ def held_out(
     Raises:
         ConfigError: When an argument is out of bounds.
     """
-    low, high = _levels(difficulty)
-    share = _share(distractors)
+    source = ArithmeticTasks("test", difficulty, distractors)
+    low, high = source.difficulty
     if not _is_int(n) or n < 1:
         raise ConfigError(f"n= must be a whole number from 1, got {n!r}.")
     if not _is_int(seed):
@@ -105,42 +100,14 @@ def held_out(
     rng = seeded("held out", seed)
     tasks: dict[str, Task] = {}
     while len(tasks) < n:
-        drawn = 2 * int(rng.random() * (_SEEDS // 2)) + int(rng.random() < share)
-        task = _generate("test", low + len(tasks) % (high + 1 - low), drawn)
+        drawn = 2 * int(rng.random() * (SEEDS // 2)) + int(rng.random() < source.distractors)
+        task = source.make(low + len(tasks) % (high + 1 - low), drawn)
         tasks.setdefault(task.question, task)
     return list(tasks.values())
 
 
-def _generate(split: str, steps: int, seed: int) -> Task:
-    """Tell stories from one sub-seed after the other until one belongs to the split."""
-    for attempt in itertools.count():
-        story = Story(seeded(split, steps, seed, attempt), steps, distractor=seed % 2 == 1)
-        if story.split == split:
-            break
-    calls = [ExpertTurn(calls=(ToolCall("calculator", {"expression": e}),)) for e in story.expressions]
-    answer = str(story.value)
-    return Task(
-        id=f"arithmetic/{split}/{steps}/{seed}",
-        question=story.text,
-        answer=answer,
-        solution=(*calls, ExpertTurn(f"#### {answer}")),
-        difficulty=steps,
-        metadata={"steps": story.results},
-    )
-
-
 def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _levels(difficulty: int | tuple[int, int]) -> tuple[int, int]:
-    pair = difficulty if isinstance(difficulty, (tuple, list)) else (difficulty, difficulty)
-    if len(pair) != 2 or not all(map(_is_int, pair)) or not 1 <= pair[0] <= pair[1] <= _MOST_STEPS:
-        raise ConfigError(
-            f"difficulty= must be a number of steps from 1 to {_MOST_STEPS}, or a pair (lowest, highest) of such, "
-            f"got {difficulty!r}."
-        )
-    return int(pair[0]), int(pair[1])
 
 
 def _share(distractors: float) -> float:

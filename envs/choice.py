@@ -10,10 +10,11 @@ from trajgym.envs.choice_office import Office, OfficeTools, office_tools
 from trajgym.envs.choice_tasks import ChoiceTasks
 from trajgym.envs.tasks import TaskSource
 from trajgym.envs.tools import ToolSessions
+from trajgym.envs.vector import vector_of
 from trajgym.rewards import Capped, RewardLike, Rubric, Settled, accuracy, call_cost, term
 from trajgym.types import Step, Task
 
-__all__ = ["REWARDS", "ToolChoiceEnv", "right_choice"]
+__all__ = ["REWARDS", "ToolChoiceEnv", "right_choice", "vector_env"]
 
 
 @term
@@ -111,3 +112,6 @@ class ToolChoiceEnv(ToolEnv):
 
     def _open_tools(self, task: Task, seed: int) -> ToolSessions:
         return OfficeTools(tuple(self.tools.values()), Office.of(task), seed=seed)
+
+
+vector_env = vector_of(ToolChoiceEnv)

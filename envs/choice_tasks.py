@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import zlib
 
-import numpy as np
-
 from trajgym.envs.choice_office import BLOCK, CATALOGUE, ITEMS, Office
-from trajgym.envs.tasks import TaskSource, read_levels
-from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.envs.procedural import SPLITS, ProceduralTasks
+from trajgym.errors import ConfigError
 from trajgym.types import ExpertTurn, Task, ToolCall
 
 __all__ = ["LEVELS", "ChoiceTasks", "plan", "tools_needed"]
 
 LEVELS = 3
 
-_SPLITS = ("train", "test")
 _TEST_SHARE = 8  # one question in so many belongs to the test split
-_SEEDS = 10**9
-_ID = re.compile(rf"choice/({'|'.join(_SPLITS)})/([1-9][0-9]?)/([0-{LEVELS}])/(0|[1-9][0-9]{{0,8}})")
 
 
 def tools_needed(level: int) -> int:
@@ -37,7 +31,7 @@ def tools_needed(level: int) -> int:
     return {0: 1, 1: 1, 2: BLOCK - 1, 3: BLOCK}[level]
 
 
-class ChoiceTasks(TaskSource):
+class ChoiceTasks(ProceduralTasks):
     """Questions that one of many tools answers, made up as they are asked for.
 
     Level 0 says the answer in the question: no tool is needed. Level 1 takes the one right tool. Level 2 takes a tool
@@ -54,16 +48,17 @@ class ChoiceTasks(TaskSource):
         ConfigError: For levels outside these bounds, or that need more tools.
     """
 
+    family = "choice"
+    deciding = "split=, tools_count= and difficulty="
+
     def __init__(
         self, split: str = "train", tools_count: int = 12, difficulty: int | tuple[int, int] | None = None
     ) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
         if isinstance(tools_count, bool) or not isinstance(tools_count, int) or not 1 <= tools_count <= len(CATALOGUE):
             raise ConfigError(f"tools_count= must be a whole number from 1 to {len(CATALOGUE)}, got {tools_count!r}.")
         possible = max(level for level in range(LEVELS + 1) if tools_needed(level) <= tools_count)
-        self.split, self.tools_count = split, tools_count
-        self.difficulty = (1, possible) if difficulty is None else read_levels(difficulty, lowest=0, highest=LEVELS)
+        super().__init__(split, (1, possible) if difficulty is None else difficulty, lowest=0, highest=LEVELS)
+        self.tools_count = tools_count
         if self.difficulty[1] > possible:
             raise ConfigError(
                 f"Questions of level {self.difficulty[1]} need {tools_needed(self.difficulty[1])} tools, got "
@@ -73,27 +68,11 @@ class ChoiceTasks(TaskSource):
     def __repr__(self) -> str:
         return f"ChoiceTasks({self.split!r}, tools_count={self.tools_count}, difficulty={self.difficulty})"
 
-    def sample(self, rng: np.random.Generator) -> Task:
-        """Draw a level and a question."""
-        low, high = self.difficulty
-        level = int(rng.integers(low, high + 1))
-        return self._generate(level, int(rng.integers(_SEEDS)))
+    def stem(self, level: int) -> str:
+        """Return what stands before the seed in the ids of a level."""
+        return f"{self.family}/{self.split}/{self.tools_count}/{level}"
 
-    def get(self, task_id: str) -> Task:
-        """Make the question with this id again.
-
-        Raises:
-            UnknownNameError: When the id is of another split, number of tools or level, or is not an id at all.
-        """
-        low, high = self.difficulty
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        known = [f"choice/{self.split}/{self.tools_count}/{level}/0" for level in range(low, high + 1)]
-        if match is None or f"{match[0].rpartition('/')[0]}/0" not in known:
-            hint = f"The last number is a seed below {_SEEDS}; split=, tools_count= and difficulty= decide the others."
-            raise UnknownNameError("task id", task_id, known, hint)
-        return self._generate(int(match[3]), int(match[4]))
-
-    def _generate(self, level: int, seed: int) -> Task:
+    def make(self, level: int, seed: int) -> Task:
         """Draw questions from one sub-seed after the other until one belongs to the split."""
         tools = CATALOGUE[: self.tools_count]
         ending = {0: "get_", 1: "get_", 2: "_code", 3: "_box"}[level]
@@ -102,9 +81,9 @@ class ChoiceTasks(TaskSource):
             rng = random.Random(f"{self.split}/{self.tools_count}/{level}/{seed}/{attempt}")
             name, item = fitting[int(rng.random() * len(fitting))], ITEMS[int(rng.random() * len(ITEMS))]
             office = int(rng.random() * 2**31)
-            if _SPLITS[zlib.crc32(f"{name}/{item}".encode()) % _TEST_SHARE == 0] == self.split:
+            if SPLITS[zlib.crc32(f"{name}/{item}".encode()) % _TEST_SHARE == 0] == self.split:
                 break
-        return _task(f"choice/{self.split}/{self.tools_count}/{level}/{seed}", level, name, item, office)
+        return _task(f"{self.stem(level)}/{seed}", level, name, item, office)
 
 
 def plan(task: Task, tool: str = "delegate") -> tuple[ExpertTurn, ...]:

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.code_tasks import CodeTasks
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.types import Task
 
-__all__ = ["CodeEnv"]
+__all__ = ["CodeEnv", "vector_env"]
 
 
 class CodeEnv(ToolEnv):
@@ -72,3 +73,6 @@ class CodeEnv(ToolEnv):
     ) -> None:
         source = tasks if tasks is not None else CodeTasks(split, difficulty, kinds)
         super().__init__(source, tools=tools, max_turns=max_turns, **kwargs)
+
+
+vector_env = vector_of(CodeEnv)

@@ -33,7 +33,8 @@ from trajgym.envs import (
 )
 from trajgym.envs.arithmetic_story import seeded
 from trajgym.envs.code_problem import Draw, Kind, Problem
-from trajgym.envs.tasks import TaskSource
+from trajgym.envs.procedural import SEEDS, read_seed, read_split
+from trajgym.envs.tasks import TaskSource, read_levels
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.types import ExpertTurn, Task, ToolCall
 
@@ -58,12 +59,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 """All kinds of problems by name."""
 
-_SPLITS = ("train", "test")
 _LEVELS = 3
 _TEST_SHARE = 1 / 8
-_SEEDS = 10**9
 _LISTED = 5  # how many ids an error names
-_ID = re.compile(rf"code/({'|'.join(_SPLITS)})/({'|'.join(KINDS)})/(0|[1-9][0-9]{{0,8}})")
 
 
 class CodeTasks(TaskSource):
@@ -90,10 +88,8 @@ class CodeTasks(TaskSource):
         difficulty: int | tuple[int, int] = (1, _LEVELS),
         kinds: Iterable[str] | None = None,
     ) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
-        self.split = split
-        self.difficulty = _levels(difficulty)
+        self.split = read_split(split)
+        self.difficulty = read_levels(difficulty, highest=_LEVELS)
         self.kinds = _kinds(kinds, self.difficulty)
 
     def __repr__(self) -> str:
@@ -105,7 +101,7 @@ class CodeTasks(TaskSource):
         level = levels[int(rng.integers(len(levels)))]
         names = [name for name in self.kinds if KINDS[name].level == level]
         name = names[int(rng.integers(len(names)))]
-        return _generate(self.split, KINDS[name], int(rng.integers(_SEEDS)))
+        return _generate(self.split, KINDS[name], int(rng.integers(SEEDS)))
 
     def get(self, task_id: str) -> Task:
         """Make the problem with this id again.
@@ -113,16 +109,17 @@ class CodeTasks(TaskSource):
         Raises:
             UnknownNameError: When the id is of another split, kind or level, or is not an id at all.
         """
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        if match is None or match[1] != self.split or match[2] not in self.kinds:
-            known = [f"code/{self.split}/{name}/0" for name in self.kinds]
+        stem, seed = read_seed(task_id)
+        kinds = {f"code/{self.split}/{name}": KINDS[name] for name in self.kinds}
+        if stem not in kinds or seed is None:
+            known = [f"{stem}/0" for stem in kinds]
             close = difflib.get_close_matches(str(task_id), known, n=_LISTED, cutoff=0.5) or known[:_LISTED]
             hint = (
-                f"(These are ids of {len(close)} of {len(known)} kinds. The last number is a seed below {_SEEDS}; "
+                f"(These are ids of {len(close)} of {len(known)} kinds. The last number is a seed below {SEEDS}; "
                 "split=, difficulty= and kinds= decide the others.)"
             )
             raise UnknownNameError("task id", task_id, close, hint)
-        return _generate(self.split, KINDS[match[2]], int(match[3]))
+        return _generate(self.split, kinds[stem], seed)
 
 
 def _generate(split: str, kind: Kind, seed: int) -> Task:
@@ -150,16 +147,6 @@ def _stated(problem: Problem) -> bool:
     """Whether the answer stands in the question, where it could be guessed; a sign is left out of account."""
     answer = abs(Fraction(problem.answer))
     return any(Fraction(number) == answer for number in re.findall(r"\d+(?:\.\d+)?", problem.question))
-
-
-def _levels(difficulty: int | tuple[int, int]) -> tuple[int, int]:
-    pair = difficulty if isinstance(difficulty, (tuple, list)) else (difficulty, difficulty)
-    whole = all(isinstance(level, (int, np.integer)) and not isinstance(level, bool) for level in pair)
-    if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1] <= _LEVELS:
-        raise ConfigError(
-            f"difficulty= must be a level from 1 to {_LEVELS}, or a pair (lowest, highest) of such, got {difficulty!r}."
-        )
-    return int(pair[0]), int(pair[1])
 
 
 def _kinds(kinds: Iterable[str] | None, difficulty: tuple[int, int]) -> tuple[str, ...]:

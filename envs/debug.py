@@ -10,10 +10,11 @@ from trajgym.envs.debug_desk import VERBS, Desk
 from trajgym.envs.debug_tasks import DebugTasks
 from trajgym.envs.stage import StageEnv
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.rewards import RewardLike, Rubric, Settled, accuracy, term
 from trajgym.types import Step, Task
 
-__all__ = ["REWARDS", "DebugEnv", "mended", "tests_gained"]
+__all__ = ["REWARDS", "DebugEnv", "mended", "tests_gained", "vector_env"]
 
 _REPORT = re.compile(r"(\d+) of (\d+) tests pass\.")
 
@@ -127,3 +128,6 @@ class DebugEnv(StageEnv):
     def world(self, task: Task) -> Desk:
         """Return the task's desk with its file as it was found."""
         return Desk.of(task)
+
+
+vector_env = vector_of(DebugEnv)

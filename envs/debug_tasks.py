@@ -14,7 +14,6 @@ import functools
 import itertools
 import json
 import random
-import re
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trajgym.envs.debug_programs import BUG_KINDS, PROGRAMS, Bug, Program
+from trajgym.envs.procedural import SEEDS, SPLITS, read_seed, read_split
 from trajgym.envs.tasks import TaskSource
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.types import ExpertTurn, Task, ToolCall
@@ -31,10 +31,7 @@ __all__ = ["DebugTasks", "solution"]
 VISIBLE, HIDDEN = 4, 6
 """How many tests a task shows, and how many decide."""
 
-_SPLITS = ("train", "test")
 _TEST_SHARE = 8  # one file with its bug in so many belongs to the test split
-_SEEDS = 10**9
-_ID = re.compile(rf"debug/({'|'.join(_SPLITS)})/(0|[1-9][0-9]{{0,8}})")
 
 
 class DebugTasks(TaskSource):
@@ -54,9 +51,7 @@ class DebugTasks(TaskSource):
     """
 
     def __init__(self, split: str = "train", bugs: Iterable[str] | None = None) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
-        self.split = split
+        self.split = read_split(split)
         self.bugs = BUG_KINDS if bugs is None else tuple(dict.fromkeys([bugs] if isinstance(bugs, str) else bugs))
         for kind in self.bugs:
             if kind not in BUG_KINDS:
@@ -70,7 +65,7 @@ class DebugTasks(TaskSource):
     def sample(self, rng: np.random.Generator) -> Task:
         """Draw a task; kinds that were not asked for are passed over."""
         while True:
-            task = _generate(self.split, int(rng.integers(_SEEDS)))
+            task = _generate(self.split, int(rng.integers(SEEDS)))
             if task.metadata["bug"] in self.bugs:
                 return task
 
@@ -80,10 +75,10 @@ class DebugTasks(TaskSource):
         Raises:
             UnknownNameError: When the id is of another split or kind of bug, or is not an id at all.
         """
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        task = _generate(self.split, int(match[2])) if match is not None and match[1] == self.split else None
+        stem, seed = read_seed(task_id)
+        task = _generate(self.split, seed) if stem == f"debug/{self.split}" and seed is not None else None
         if task is None or task.metadata["bug"] not in self.bugs:
-            hint = f"The number is a seed below {_SEEDS}; split= decides the other part, and bugs= what is in it."
+            hint = f"The number is a seed below {SEEDS}; split= decides the other part, and bugs= what is in it."
             raise UnknownNameError("task id", task_id, [f"debug/{self.split}/0"], hint)
         return task
 
@@ -109,7 +104,7 @@ def _generate(split: str, seed: int) -> Task:
         low, high = program.constant
         k = low + int(rng.random() * (high - low + 1))
         bug = program.bugs[int(rng.random() * len(program.bugs))]
-        if _SPLITS[zlib.crc32(program.right(k).encode()) % _TEST_SHARE == 0] != split:
+        if SPLITS[zlib.crc32(program.right(k).encode()) % _TEST_SHARE == 0] != split:
             continue
         cases = _cases(rng, program, bug, k)
         if cases is not None:

@@ -9,11 +9,12 @@ from trajgym.envs.detour_house import VERBS, House, Plan
 from trajgym.envs.detour_tasks import DetourTasks
 from trajgym.envs.stage import StageEnv
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.rewards import RewardLike, Rubric, Settled, accuracy, term
 from trajgym.rewards.answer import correct
 from trajgym.types import Step, StopReason, Task
 
-__all__ = ["REWARDS", "SMALL_PRIZE", "DetourEnv", "consolation", "prize_opened"]
+__all__ = ["REWARDS", "SMALL_PRIZE", "DetourEnv", "consolation", "prize_opened", "vector_env"]
 
 SMALL_PRIZE = 0.3
 """What the box's number is worth, where the chest's is worth 1."""
@@ -133,3 +134,6 @@ class DetourEnv(StageEnv):
     def world(self, task: Task) -> House:
         """Return the task's house, as nobody has walked in it yet."""
         return House(Plan.of(task))
+
+
+vector_env = vector_of(DetourEnv)

@@ -13,31 +13,24 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import re
 import zlib
 from dataclasses import asdict
 
-import numpy as np
-
 from trajgym.envs.detour_house import Plan
-from trajgym.envs.tasks import TaskSource
-from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.envs.procedural import SPLITS, ProceduralTasks
 from trajgym.types import ExpertTurn, Task, ToolCall
 
 __all__ = ["DetourTasks", "solution"]
 
-_SPLITS = ("train", "test")
 _TEST_SHARE = 8  # one house in so many belongs to the test split
 _FARTHEST = 3
-_SEEDS = 10**9
-_ID = re.compile(rf"detour/({'|'.join(_SPLITS)})/([1-{_FARTHEST}])/(0|[1-9][0-9]{{0,8}})")
 _ROOMS = (
     *("attic", "barn", "cabin", "cave", "cellar", "dock", "forge", "garden", "hall", "kitchen"),
     *("lobby", "mill", "office", "pantry", "shed", "stable", "studio", "tower", "tunnel", "yard"),
 )
 
 
-class DetourTasks(TaskSource):
+class DetourTasks(ProceduralTasks):
     """Houses with a box at hand, a chest, and its key some doors away, made up as they are asked for.
 
     The box stands where the player does. The chest stands there too or one door away, never on the way to the key, and
@@ -53,34 +46,26 @@ class DetourTasks(TaskSource):
         ConfigError: For a difficulty outside these bounds.
     """
 
+    family = "detour"
+
     def __init__(self, split: str = "train", difficulty: int | tuple[int, int] = (1, 3)) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
-        self.split = split
-        self.difficulty = _levels(difficulty)
+        super().__init__(split, difficulty, highest=_FARTHEST, level="number of doors")
 
-    def __repr__(self) -> str:
-        return f"DetourTasks({self.split!r}, difficulty={self.difficulty})"
-
-    def sample(self, rng: np.random.Generator) -> Task:
-        """Draw a distance and a house."""
-        low, high = self.difficulty
-        doors = int(rng.integers(low, high + 1))
-        return _generate(self.split, doors, int(rng.integers(_SEEDS)))
-
-    def get(self, task_id: str) -> Task:
-        """Make the house with this id again.
-
-        Raises:
-            UnknownNameError: When the id is of another split or difficulty, or is not an id at all.
-        """
-        low, high = self.difficulty
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        if match is None or match[1] != self.split or not low <= int(match[2]) <= high:
-            known = [f"detour/{self.split}/{doors}/0" for doors in range(low, high + 1)]
-            hint = f"The last number is a seed below {_SEEDS}; split= and difficulty= decide the others."
-            raise UnknownNameError("task id", task_id, known, hint)
-        return _generate(self.split, int(match[2]), int(match[3]))
+    def make(self, level: int, seed: int) -> Task:
+        """Build houses from one sub-seed after the other until one belongs to the split."""
+        for attempt in itertools.count():
+            rng = random.Random(f"{self.split}/{level}/{seed}/{attempt}")  # a text seeds alike in every process
+            plan = _build(rng, level)
+            if _split(plan) == self.split:
+                break
+        return Task(
+            id=f"{self.stem(level)}/{seed}",
+            question=_describe(plan),
+            answer=str(plan.numbers[1]),
+            solution=solution(plan),
+            difficulty=level,
+            metadata={"house": json.loads(json.dumps(asdict(plan)))},
+        )
 
 
 def solution(plan: Plan) -> tuple[ExpertTurn, ...]:
@@ -90,22 +75,6 @@ def solution(plan: Plan) -> tuple[ExpertTurn, ...]:
     calls += [ToolCall("go", {"room": room}) for room in plan.way(plan.key, plan.chest)]
     calls.append(ToolCall("open", {"thing": "chest"}))
     return (*(ExpertTurn(calls=(call,)) for call in calls), ExpertTurn(f"#### {plan.numbers[1]}"))
-
-
-def _generate(split: str, doors: int, seed: int) -> Task:
-    """Build houses from one sub-seed after the other until one belongs to the split."""
-    for attempt in itertools.count():
-        plan = _build(random.Random(f"{split}/{doors}/{seed}/{attempt}"), doors)  # a text seeds alike in every process
-        if _split(plan) == split:
-            break
-    return Task(
-        id=f"detour/{split}/{doors}/{seed}",
-        question=_describe(plan),
-        answer=str(plan.numbers[1]),
-        solution=solution(plan),
-        difficulty=doors,
-        metadata={"house": json.loads(json.dumps(asdict(plan)))},
-    )
 
 
 def _build(rng: random.Random, doors: int) -> Plan:
@@ -135,15 +104,4 @@ def _describe(plan: Plan) -> str:
 
 def _split(plan: Plan) -> str:
     layout = json.dumps([plan.start, sorted(sorted(pair) for pair in plan.doors), plan.box, plan.key, plan.chest])
-    return _SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]
-
-
-def _levels(difficulty: int | tuple[int, int]) -> tuple[int, int]:
-    pair = difficulty if isinstance(difficulty, (tuple, list)) else (difficulty, difficulty)
-    whole = all(isinstance(level, (int, np.integer)) and not isinstance(level, bool) for level in pair)
-    if len(pair) != 2 or not whole or not 1 <= pair[0] <= pair[1] <= _FARTHEST:
-        raise ConfigError(
-            f"difficulty= must be a number of doors from 1 to {_FARTHEST}, or a pair (lowest, highest) of such, "
-            f"got {difficulty!r}."
-        )
-    return int(pair[0]), int(pair[1])
+    return SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]

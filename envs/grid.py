@@ -13,11 +13,12 @@ from trajgym.envs.grid_map import VERBS, Plan, Walker, markdown
 from trajgym.envs.grid_tasks import GridTasks
 from trajgym.envs.stage import Stage, StageEnv
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.errors import UnknownNameError
 from trajgym.rewards import RewardLike, Rubric, Settled, Shaped, accuracy, term
 from trajgym.types import Message, Observation, Step, Task
 
-__all__ = ["REWARDS", "VIEWS", "GridEnv", "arrived", "nearness"]
+__all__ = ["REWARDS", "VIEWS", "GridEnv", "arrived", "nearness", "vector_env"]
 
 VIEWS = ("image", "text", "both")
 
@@ -171,3 +172,6 @@ class GridEnv(StageEnv):
         *before, last = step.observation.messages
         last = dataclasses.replace(last, content=f"{last.content}\n{self._shown(walker)}")
         return dataclasses.replace(step, observation=Observation((*before, last)))
+
+
+vector_env = vector_of(GridEnv)

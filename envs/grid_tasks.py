@@ -13,28 +13,21 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import re
 import zlib
 from dataclasses import asdict
 
-import numpy as np
-
 from trajgym.envs.grid_map import COLOURS, Place, Plan, Walker
-from trajgym.envs.tasks import TaskSource, read_levels
-from trajgym.errors import UnknownNameError
+from trajgym.envs.procedural import SPLITS, ProceduralTasks
 from trajgym.types import ExpertTurn, Task, ToolCall
 
 __all__ = ["LEVELS", "GridTasks", "solution", "walk"]
 
 LEVELS = 3
 
-_SPLITS = ("train", "test")
 _TEST_SHARE = 8  # one grid in so many belongs to the test split
-_SEEDS = 10**9
-_ID = re.compile(rf"grid/({'|'.join(_SPLITS)})/([1-{LEVELS}])/(0|[1-9][0-9]{{0,8}})")
 
 
-class GridTasks(TaskSource):
+class GridTasks(ProceduralTasks):
     """Grids with coloured squares, made up as they are asked for.
 
     Level 1 is a room of 4 by 4 without walls. Level 2 has walls. Level 3 is a maze in fog: only what is beside a
@@ -50,36 +43,12 @@ class GridTasks(TaskSource):
         ConfigError: For a level outside these bounds.
     """
 
+    family = "grid"
+
     def __init__(self, split: str = "train", difficulty: int | tuple[int, int] = (1, 3)) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
-        self.split = split
-        self.difficulty = read_levels(difficulty, highest=LEVELS)
+        super().__init__(split, difficulty, highest=LEVELS)
 
-    def __repr__(self) -> str:
-        return f"GridTasks({self.split!r}, difficulty={self.difficulty})"
-
-    def sample(self, rng: np.random.Generator) -> Task:
-        """Draw a level and a grid."""
-        low, high = self.difficulty
-        level = int(rng.integers(low, high + 1))
-        return self._generate(level, int(rng.integers(_SEEDS)))
-
-    def get(self, task_id: str) -> Task:
-        """Make the grid with this id again.
-
-        Raises:
-            UnknownNameError: When the id is of another split or difficulty, or is not an id at all.
-        """
-        low, high = self.difficulty
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        if match is None or match[1] != self.split or not low <= int(match[2]) <= high:
-            known = [f"grid/{self.split}/{level}/0" for level in range(low, high + 1)]
-            hint = f"The last number is a seed below {_SEEDS}; split= and difficulty= decide the others."
-            raise UnknownNameError("task id", task_id, known, hint)
-        return self._generate(int(match[2]), int(match[3]))
-
-    def _generate(self, level: int, seed: int) -> Task:
+    def make(self, level: int, seed: int) -> Task:
         """Build grids from one sub-seed after the other until one is fit, and belongs to the split."""
         for attempt in itertools.count():
             rng = random.Random(f"{self.split}/{level}/{seed}/{attempt}")  # a text seeds alike in every process
@@ -88,7 +57,7 @@ class GridTasks(TaskSource):
                 break
         assert plan is not None
         return Task(
-            id=f"grid/{self.split}/{level}/{seed}",
+            id=f"{self.stem(level)}/{seed}",
             question=f"Walk to the {plan.asked} square and say its number.",
             answer=str(plan.numbers[plan.asked]),
             solution=solution(plan),
@@ -187,4 +156,4 @@ def _maze(rng: random.Random, size: int) -> tuple[str, ...]:
 
 def _split(plan: Plan) -> str:
     layout = json.dumps([plan.rows, plan.start, plan.squares, plan.asked])
-    return _SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]
+    return SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.gsm8k_tasks import GSM8KTasks
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.types import Task
 
-__all__ = ["GSM8KEnv"]
+__all__ = ["GSM8KEnv", "vector_env"]
 
 
 class GSM8KEnv(ToolEnv):
@@ -68,3 +69,6 @@ class GSM8KEnv(ToolEnv):
     ) -> None:
         source = tasks if tasks is not None else GSM8KTasks(split, path=path, limit=limit)
         super().__init__(source, tools=tools, max_turns=max_turns, **kwargs)
+
+
+vector_env = vector_of(GSM8KEnv)

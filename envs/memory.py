@@ -10,11 +10,12 @@ from trajgym.envs.memory_notes import LONGEST, VERBS, Notebook, Plan
 from trajgym.envs.memory_tasks import ROOM, MemoryTasks
 from trajgym.envs.stage import Stage, StageEnv
 from trajgym.envs.tasks import TaskSource
+from trajgym.envs.vector import vector_of
 from trajgym.errors import ConfigError
 from trajgym.rewards import RewardLike, Rubric, Settled, accuracy, term
 from trajgym.types import Message, Observation, Step, Task
 
-__all__ = ["REWARDS", "MemoryEnv", "notes_kept", "recalled"]
+__all__ = ["REWARDS", "MemoryEnv", "notes_kept", "recalled", "vector_env"]
 
 
 @term
@@ -153,3 +154,6 @@ class MemoryEnv(StageEnv):
         failed = [f"{result.call.name}: {result.content}" for result in step.results if result.error is not None]
         failed += [f"Error ({step.error.kind}): {step.error.message}"] if step.error is not None else []
         return dataclasses.replace(step, observation=Observation(self._page(book, failed)))
+
+
+vector_env = vector_of(MemoryEnv)

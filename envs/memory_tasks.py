@@ -13,16 +13,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 
-import numpy as np
-
 from trajgym.envs.memory_notes import Event, Plan
-from trajgym.envs.tasks import TaskSource, read_levels
-from trajgym.errors import ConfigError, UnknownNameError
+from trajgym.envs.procedural import SPLITS, ProceduralTasks
+from trajgym.errors import ConfigError
 from trajgym.types import ExpertTurn, Task, ToolCall
 
 __all__ = ["LEVELS", "ROOM", "MemoryTasks", "solution"]
@@ -31,11 +28,8 @@ LEVELS = 3
 ROOM = 4
 """Notes at a time, unless another number is asked for."""
 
-_SPLITS = ("train", "test")
 _TEST_SHARE = 8  # one ledger in so many belongs to the test split
-_SEEDS = 10**9
 _MOST_ROOM = 8
-_ID = re.compile(rf"memory/({'|'.join(_SPLITS)})/([1-{LEVELS}])/([2-{_MOST_ROOM}])/(0|[1-9][0-9]{{0,8}})")
 _PEOPLE = (
     *("Ana", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon"),
     *("Kim", "Leo", "Mia", "Nils", "Olga", "Pia", "Quin", "Rosa", "Sam", "Tina"),
@@ -43,7 +37,7 @@ _PEOPLE = (
 _THINGS = ("bicycle", "badge", "desk", "ticket")
 
 
-class MemoryTasks(TaskSource):
+class MemoryTasks(ProceduralTasks):
     """Ledgers of lockers, page by page, made up as they are asked for.
 
     Level 1 has three pages and at most as many people as there are notes: storing is enough. Level 2 has four, and some
@@ -62,38 +56,23 @@ class MemoryTasks(TaskSource):
         ConfigError: For a level or a number of notes outside these bounds.
     """
 
+    family = "memory"
+    deciding = "split=, difficulty= and room="
+
     def __init__(self, split: str = "train", difficulty: int | tuple[int, int] = (1, 3), room: int = ROOM) -> None:
-        if split not in _SPLITS:
-            raise UnknownNameError("split", split, _SPLITS, "Set it with split=.")
         if isinstance(room, bool) or not isinstance(room, int) or not 2 <= room <= _MOST_ROOM:
             raise ConfigError(f"room= must be a number of notes from 2 to {_MOST_ROOM}, got {room!r}.")
-        self.split, self.room = split, room
-        self.difficulty = read_levels(difficulty, highest=LEVELS)
+        super().__init__(split, difficulty, highest=LEVELS)
+        self.room = room
 
     def __repr__(self) -> str:
         return f"MemoryTasks({self.split!r}, difficulty={self.difficulty}, room={self.room})"
 
-    def sample(self, rng: np.random.Generator) -> Task:
-        """Draw a level and a ledger."""
-        low, high = self.difficulty
-        level = int(rng.integers(low, high + 1))
-        return self._generate(level, int(rng.integers(_SEEDS)))
+    def stem(self, level: int) -> str:
+        """Return what stands before the seed in the ids of a level."""
+        return f"{super().stem(level)}/{self.room}"
 
-    def get(self, task_id: str) -> Task:
-        """Make the ledger with this id again.
-
-        Raises:
-            UnknownNameError: When the id is of another split or difficulty, or is not an id at all.
-        """
-        low, high = self.difficulty
-        match = _ID.fullmatch(task_id) if isinstance(task_id, str) else None
-        known = [f"memory/{self.split}/{level}/{self.room}/0" for level in range(low, high + 1)]
-        if match is None or f"{match[0].rpartition('/')[0]}/0" not in known:
-            hint = f"The last number is a seed below {_SEEDS}; split=, difficulty= and room= decide the others."
-            raise UnknownNameError("task id", task_id, known, hint)
-        return self._generate(int(match[2]), int(match[4]))
-
-    def _generate(self, level: int, seed: int) -> Task:
+    def make(self, level: int, seed: int) -> Task:
         """Build ledgers from one sub-seed after the other until one belongs to the split."""
         for attempt in itertools.count():
             rng = random.Random(f"{self.split}/{level}/{seed}/{attempt}")  # a text seeds alike in every process
@@ -101,7 +80,7 @@ class MemoryTasks(TaskSource):
             if _split(plan) == self.split:
                 break
         return Task(
-            id=f"memory/{self.split}/{level}/{self.room}/{seed}",
+            id=f"{self.stem(level)}/{seed}",
             question=plan.question,
             answer=str(plan.answer),
             solution=solution(plan),
@@ -176,4 +155,4 @@ def _below(rng: random.Random, bound: int) -> int:
 
 def _split(plan: Plan) -> str:
     layout = json.dumps([[[e.kind, e.who, e.thing] for e in page] for page in plan.pages])
-    return _SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]
+    return SPLITS[zlib.crc32(layout.encode()) % _TEST_SHARE == 0]

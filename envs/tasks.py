@@ -119,17 +119,25 @@ def as_source(tasks: TaskSource | Iterable[Task]) -> TaskSource:
     return tasks if isinstance(tasks, TaskSource) else ListTasks(tasks)
 
 
-def read_levels(difficulty: int | tuple[int, int], *, lowest: int = 1, highest: int) -> tuple[int, int]:
+def read_levels(
+    difficulty: int | tuple[int, int], *, lowest: int = 1, highest: int, level: str = "level"
+) -> tuple[int, int]:
     """Return the lowest and the highest level that ``difficulty`` stands for.
+
+    Args:
+        difficulty: One level, or the lowest and the highest.
+        lowest: The lowest that is allowed.
+        highest: The highest that is allowed.
+        level: What a level is called in the error.
 
     Raises:
         ConfigError: When it is neither a level nor a pair of them.
     """
     pair = difficulty if isinstance(difficulty, (tuple, list)) else (difficulty, difficulty)
-    whole = all(isinstance(level, (int, np.integer)) and not isinstance(level, bool) for level in pair)
+    whole = all(isinstance(number, (int, np.integer)) and not isinstance(number, bool) for number in pair)
     if len(pair) != 2 or not whole or not lowest <= pair[0] <= pair[1] <= highest:
         raise ConfigError(
-            f"difficulty= must be a level from {lowest} to {highest}, or a pair (lowest, highest) of such, got "
+            f"difficulty= must be a {level} from {lowest} to {highest}, or a pair (lowest, highest) of such, got "
             f"{difficulty!r}."
         )
     return int(pair[0]), int(pair[1])

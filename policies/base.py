@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trajgym.protocols import Protocol
 from trajgym.types import Action, Message, Observation, Task, TokenStream, ToolSpec
@@ -37,12 +37,15 @@ class SampledTurn:
         ids: The sampled token ids; the stop token is the last one if ``finish == "stop"``.
         logprobs: log-probability (nats) of each, under the sampling temperature.
         finish: ``"stop"``, or ``"length"`` when ``max_new_tokens`` ran out first.
+        error: Why there is no turn, where a request to an engine elsewhere was lost; then nothing was sampled, and the
+            stream can only be closed.
     """
 
     stream: int
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: str
+    error: Exception | None = None
 
 
 class Sampler(abc.ABC):
@@ -94,6 +97,20 @@ class Sampler(abc.ABC):
 
     def reset(self) -> None:
         """Drop all streams, and the memory that is kept for further ones."""
+        return
+
+    def close_engine(self) -> None:
+        """Give back what an engine holds beside the model that it was given; it samples no more."""
+        return
+
+    def update_weights(self, model: Any) -> None:
+        """Sample with these weights from now on; to be called between rollouts, when no stream is open.
+
+        An engine that samples from the trainer's own model has them already and does nothing.
+
+        Args:
+            model: The policy as it is trained, whole and on one process; it may have adapters.
+        """
         return
 
 

@@ -1,10 +1,11 @@
-"""The pass of a decoder over one new token per row, where it can be had for less than the model's own forward.
+"""The pass of a decoder over few new tokens per row, where it can be had for less than the model's own forward.
 
-A step that samples one token in each of some streams is made of very small operations, and a general forward does more
-of them than it must: it carries masks of four dimensions through every layer, rotates halves by cutting and joining,
-and repeats the keys of grouped heads before it compares them. Here the model's own layers and weights are called, with
-only the work between them done anew, so adapters and quantised layers act as they always do. Models that are built
-otherwise, or whose modules carry hooks that a call of a layer would set off, are not taken: their own forward is used.
+A step that samples one token in each of some streams, or reads what their environments answered, is made of very small
+operations, and a general forward does more of them than it must: it carries masks of four dimensions through every
+layer, rotates halves by cutting and joining, and repeats the keys of grouped heads before it compares them. Here the
+model's own layers and weights are called, with only the work between them done anew, so adapters and quantised layers
+act as they always do. Models that are built otherwise, or whose modules carry hooks that a call of a layer would set
+off, are not taken: their own forward is used.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 from trajgym.policies.kv import Pass, RowCache
+from trajgym.policies.prefix import CommonPrefix
 
 __all__ = ["Decoder", "find_decoder"]
 
@@ -46,7 +48,7 @@ def find_decoder(model: Any) -> Decoder | None:
 
 
 class Decoder:
-    """Computes the logits of one new token per row, reading and writing the rows' cache.
+    """Computes the logits after a few new tokens per row, reading and writing the rows' cache.
 
     Args:
         model: One of the architectures that :func:`find_decoder` knows.
@@ -60,49 +62,62 @@ class Decoder:
         self._heads, self._shared = config.num_attention_heads, config.num_key_value_heads
         self._head_size = model.model.layers[0].self_attn.head_dim
 
-    def __call__(self, tokens: Tensor, plan: Pass, cache: RowCache) -> Tensor:
-        """Return the logits after these tokens.
+    def __call__(self, tokens: Tensor, plan: Pass, cache: RowCache, common: CommonPrefix | None = None) -> Tensor:
+        """Return the logits after the last of these tokens in each row.
 
         Args:
-            tokens: One for each of the first rows.
+            tokens: The same number for each row, padded on the left.
             plan: Where they stand, as for the model's own forward.
             cache: After :meth:`RowCache.begin` with the same plan.
+            common: What some of the rows begin with, to be read once; for single tokens.
 
-        Shape: ``tokens`` is ``(batch, 1)``, the result ``(batch, vocabulary)`` in the model's type.
+        Shape: ``tokens`` is ``(batch, length)``, the result ``(batch, vocabulary)`` in the model's type.
         """
         decoder = self._model.model
-        hidden = decoder.embed_tokens(tokens[:, 0])
-        cos, sin = decoder.rotary_emb(hidden[:, None], position_ids=plan.positions)
+        hidden = decoder.embed_tokens(tokens)
+        cos, sin = decoder.rotary_emb(hidden, position_ids=plan.positions)
         half = sin.shape[-1] // 2
         # Rolled by half its length and with the sign of the first half turned, a vector is rotated by a quarter.
         sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
         mask = hidden.new_zeros(()).where(plan.visible(), -torch.inf)  # once, not in every layer
+        # All queries that share a head of keys stand where a sequence's would, so that no key is repeated.
+        mask = mask.repeat(1, 1, self._heads // self._shared, 1) if tokens.shape[1] > 1 else mask
+        where = (cos.unsqueeze(2), sin.unsqueeze(2), mask)
         for index, layer in enumerate(decoder.layers):
-            attention = layer.self_attn
             normal = _normalised(layer.input_layernorm, hidden)
-            hidden = hidden + self._attend(attention, normal, (cos, sin, mask), cache, index)
+            hidden = hidden + self._attend(layer.self_attn, normal, where, cache, common, index)
             hidden = hidden + layer.mlp(_normalised(layer.post_attention_layernorm, hidden))
-        logits: Tensor = self._model.lm_head(_normalised(decoder.norm, hidden))
+        logits: Tensor = self._model.lm_head(_normalised(decoder.norm, hidden[:, -1]))
         return logits
 
     def _attend(
-        self, attention: Any, hidden: Tensor, where: tuple[Tensor, Tensor, Tensor], cache: RowCache, index: int
+        self,
+        attention: Any,
+        hidden: Tensor,
+        where: tuple[Tensor, Tensor, Tensor],
+        cache: RowCache,
+        common: CommonPrefix | None,
+        index: int,
     ) -> Tensor:
         cos, sin, mask = where
-        batch = hidden.shape[0]
-        queries = attention.q_proj(hidden).view(batch, self._heads, self._head_size)
-        keys = attention.k_proj(hidden).view(batch, self._shared, self._head_size)
-        values = attention.v_proj(hidden).view(batch, self._shared, 1, self._head_size)
+        batch, length = hidden.shape[:2]
+        queries = attention.q_proj(hidden).view(batch, length, self._heads, self._head_size)
+        keys = attention.k_proj(hidden).view(batch, length, self._shared, self._head_size)
+        values = attention.v_proj(hidden).view(batch, length, self._shared, self._head_size).transpose(1, 2)
         if self._per_head_norm:
             queries, keys = _normalised(attention.q_norm, queries), _normalised(attention.k_norm, keys)
-        both = torch.cat((queries, keys), dim=1)
-        both = torch.addcmul(both * cos, both.roll(both.shape[-1] // 2, -1), sin)
-        queries, keys = both[:, : self._heads], both[:, self._heads :, None]
+        both = torch.cat((queries, keys), dim=2)
+        both = torch.addcmul(both * cos, both.roll(both.shape[-1] // 2, -1), sin).transpose(1, 2)
+        queries, keys = both[:, : self._heads], both[:, self._heads :]
         keys, values = cache.update(keys, values, index)
-        # All queries that share a head of keys stand where a sequence's would, so that no key is repeated.
         queries = queries.reshape(batch, self._shared, -1, self._head_size)
-        seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=attention.scaling)
-        mixed: Tensor = attention.o_proj(seen.view(batch, -1))
+        scale = attention.scaling
+        if common is None:
+            seen = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+        else:
+            seen = common.attend(queries, keys, values, mask, scale=scale, cache=cache, layer=index)
+        seen = seen.reshape(batch, self._heads, length, self._head_size).transpose(1, 2)
+        mixed: Tensor = attention.o_proj(seen.reshape(batch, length, -1))
         return mixed
 
 

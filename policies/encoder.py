@@ -60,6 +60,12 @@ class SafeEncoder:
         # Runs of blanks are added tokens in some vocabularies: ordinary text, though, in any mouth.
         blanks = [token for token in spec["added_tokens"] if token["content"].isspace()]
         self._special = {t["id"]: bool(t["special"]) for t in spec["added_tokens"] if t not in blanks}
+        contents = (token["content"] for token in spec["added_tokens"] if token not in blanks)
+        self._content = re.compile("|".join(map(re.escape, contents)) or r"(?!)")
+        changed = any(token["normalized"] for token in spec["added_tokens"])
+        normalizer = (spec["normalizer"] or {}).get("type")
+        # Which texts are read as they are written: all, those in ASCII, or none that we know of.
+        self._read_as_written = "none" if changed else {None: "all", "NFC": "ascii"}.get(normalizer, "none")
         self._full = _tokenizer(text)
         self._plain = _tokenizer(json.dumps({**spec, "added_tokens": blanks}))
         for token in spec["added_tokens"]:
@@ -112,6 +118,9 @@ class SafeEncoder:
         return str(self._full.decode(ids, skip_special_tokens=False))
 
     def _controls(self, text: str) -> list[tuple[int, int, int]]:
+        as_written = self._read_as_written == "all" or (self._read_as_written == "ascii" and text.isascii())
+        if as_written and not self._content.search(text):
+            return []  # seen without encoding it, as for most texts
         encoding = self._full.encode(text, add_special_tokens=False)
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [(i, a, b) for i, (a, b) in pairs if i in self._special]

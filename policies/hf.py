@@ -11,37 +11,24 @@ import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trajgym.errors import ConfigError, EpisodeError, TrainingError
+from trajgym.errors import ConfigError, TrainingError
 from trajgym.policies.base import SampledTurn, Sampler
 from trajgym.policies.decode import find_decoder
 from trajgym.policies.draws import int64
 from trajgym.policies.kv import Pass, RowCache
+from trajgym.policies.limits import Counters, Limits, at_least_one, in_mid_turn, unknown_stream
+from trajgym.policies.prefix import CommonPrefix, common_prefix
 from trajgym.policies.rows import Rows, TurnStart
 from trajgym.policies.streams import Chunk, Stream, batches
 
-__all__ = ["Counters", "HFSampler"]
+__all__ = ["HFSampler"]
 
-
-@dataclass
-class Counters:
-    """How many tokens an engine has handled since it was made.
-
-    Args:
-        prompt_tokens: Given by :meth:`Sampler.open` and :meth:`Sampler.extend`.
-        sampled_tokens: Drawn, those of dropped turns included.
-        computed_tokens: Sent through the model, padding included. A prompt shared by streams that
-            start together is sent once.
-    """
-
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
-    computed_tokens: int = 0
+_FEW = 64  # tokens per row up to which a pass is bound by its many small operations rather than by their size
 
 
 class HFSampler(Sampler):
@@ -81,20 +68,18 @@ class HFSampler(Sampler):
         pad_id: int = 0,
         prefill_tokens: int = 8192,
     ) -> None:
-        _at_least_one(slots=slots, max_length=max_length, prefill_tokens=prefill_tokens)
-        if not (math.isfinite(temperature) and temperature >= 0):
-            raise ConfigError(f"temperature must be finite and not negative, got {temperature}.")
+        vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self._limits = Limits(slots, max_length, temperature, vocabulary)
+        at_least_one(prefill_tokens=prefill_tokens)
         self._eager = _attention(model, max_length) == "eager"
         self._model = model
-        self._slots, self._max_length = slots, max_length
         self._stop_ids = frozenset(stop_ids)
-        self._temperature, self._pad_id, self._prefill_tokens = temperature, pad_id, prefill_tokens
+        self._pad_id, self._prefill_tokens = pad_id, prefill_tokens
         parameters = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._keep_last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        if not 0 <= pad_id < self._vocabulary:
-            raise ConfigError(f"pad_id must lie in the model's vocabulary of {self._vocabulary}, got {pad_id}.")
+        if not 0 <= pad_id < vocabulary:
+            raise ConfigError(f"pad_id must lie in the model's vocabulary of {vocabulary}, got {pad_id}.")
         self.counters = Counters()
         self._opened = 0
         self.reset()
@@ -102,12 +87,12 @@ class HFSampler(Sampler):
     @property
     def slots(self) -> int:
         """How many streams may be open at once."""
-        return self._slots
+        return self._limits.slots
 
     @property
     def max_length(self) -> int:
         """Most tokens a stream can hold."""
-        return self._max_length
+        return self._limits.max_length
 
     @property
     def computed_tokens(self) -> int:
@@ -118,17 +103,19 @@ class HFSampler(Sampler):
         """Drop all streams and free the cache."""
         device = next(self._model.parameters()).device
         self._device = device
-        self._cache = RowCache(self._slots, self._max_length)
+        self._cache = RowCache(self.slots, self.max_length)
         self._decoder = None if self._eager else find_decoder(self._model)
         self._streams: dict[int, Stream] = {}
-        self._at: list[Stream | None] = [None] * self._slots  # the stream in each row
+        self._at: list[Stream | None] = [None] * self.slots  # the stream in each row
         self._asked: list[Stream] = []  # their turn begins with the next step
         self._live = 0  # rows below this one are in the middle of a turn
+        self._common: CommonPrefix | None = None  # what those begin with
+        self._regrouped = True  # whether others are live than when that was looked for
         self._rows = Rows(
-            self._slots,
+            self.slots,
             stop_ids=self._stop_ids,
-            temperature=self._temperature,
-            max_length=self._max_length,
+            temperature=self._limits.temperature,
+            max_length=self.max_length,
             device=device,
         )
 
@@ -139,13 +126,11 @@ class HFSampler(Sampler):
             ConfigError: When the prompt is empty, too long or not in the vocabulary.
             EpisodeError: When all slots are taken.
         """
-        if not len(ids):
-            raise ConfigError("A stream needs at least one prompt token, got none.")
-        self._check(ids, 0)
+        self._limits.check_prompt(ids)
         row = next((row for row, stream in enumerate(self._at) if stream is None), None)
         if row is None:
-            raise EpisodeError(f"All {self._slots} slots are taken. Close a stream first, or raise slots.")
-        stream = Stream(self._opened, row, int64(seed), list(ids))
+            raise self._limits.all_taken()
+        stream = Stream(self._opened, row, int64(seed), tuple(ids), list(ids))
         self._opened += 1
         self._streams[stream.id] = self._at[row] = stream
         self.counters.prompt_tokens += len(ids)
@@ -159,7 +144,7 @@ class HFSampler(Sampler):
             EpisodeError: When the stream is generating or closed.
         """
         entry = self._idle(stream)
-        self._check(ids, entry.length)
+        self._limits.check_tokens(ids, entry.length)
         entry.pending.extend(ids)
         self.counters.prompt_tokens += len(ids)
 
@@ -171,12 +156,7 @@ class HFSampler(Sampler):
             EpisodeError: When the stream is generating or closed.
         """
         entry = self._idle(stream)
-        _at_least_one(max_new_tokens=max_new_tokens)
-        if entry.length + max_new_tokens > self._max_length:
-            raise ConfigError(
-                f"A stream of {entry.length} tokens has no room for max_new_tokens={max_new_tokens}. "
-                f"Lower it, or raise max_length={self._max_length}."
-            )
+        self._limits.check_turn(entry.length, max_new_tokens)
         entry.budget = max_new_tokens
         self._asked.append(entry)
 
@@ -218,12 +198,11 @@ class HFSampler(Sampler):
         reach = int(positions.max()) + 1
         plan = Pass(None, positions, torch.ones_like(positions, dtype=torch.bool), reach)
         tokens = self._rows.latest[: self._live, None]
-        if self._decoder is None:
-            logits = self._forward(tokens, plan, reach)
-        else:
-            self._cache.begin(plan, reach)
-            logits = self._decoder(tokens, plan, self._cache).float()
-            self.counters.computed_tokens += self._live
+        if self._regrouped and self._decoder is not None:
+            prompts = [stream.prompt for stream in self._at[: self._live] if stream is not None]
+            self._common = common_prefix(prompts, reach, self._device, self._common)
+            self._regrouped = False
+        logits = self._forward(tokens, plan, reach, self._common)
         self._sample(self._index(range(self._live)), logits)
 
     def _prefill(self, chunks: list[Chunk]) -> None:
@@ -248,8 +227,11 @@ class HFSampler(Sampler):
             stream.cached, stream.pending = stream.length, []
         self._sample(self._index(s.row for _, s in members), logits)
 
-    def _forward(self, tokens: Tensor, plan: Pass, reach: int) -> Tensor:
+    def _forward(self, tokens: Tensor, plan: Pass, reach: int, common: CommonPrefix | None = None) -> Tensor:
         self._cache.begin(plan, reach)
+        self.counters.computed_tokens += tokens.numel()
+        if self._decoder is not None and tokens.shape[1] <= _FEW:
+            return self._decoder(tokens, plan, self._cache, common).float()
         mask = plan.visible()
         if self._eager:  # adds the mask to its scores, where the other kind takes it as a condition
             dtype = self._model.dtype
@@ -262,7 +244,6 @@ class HFSampler(Sampler):
             **{self._cache_name: self._cache},
             **self._keep_last,
         )
-        self.counters.computed_tokens += tokens.numel()
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
@@ -294,7 +275,7 @@ class HFSampler(Sampler):
 
     def _arrange(self, live: list[int]) -> None:
         """Let these rows be the first ones, so that the cache is read without a copy; others trade places with them."""
-        self._live = len(live)
+        self._live, self._regrouped = len(live), True
         inside = set(live)
         holes = [row for row in range(len(live)) if row not in inside]
         movers = [row for row in live if row >= len(live)]
@@ -313,34 +294,16 @@ class HFSampler(Sampler):
     def _index(self, rows: Iterable[int]) -> Tensor:
         return torch.tensor(list(rows), dtype=torch.int64, device=self._device)
 
-    def _check(self, ids: Sequence[int], length: int) -> None:
-        if length + len(ids) > self._max_length:
-            raise ConfigError(
-                f"A stream of {length} tokens cannot take {len(ids)} more: max_length={self._max_length}. Raise it, "
-                "or give the episode a smaller token budget."
-            )
-        if len(ids) and not (min(ids) >= 0 and max(ids) < self._vocabulary):
-            raise ConfigError(
-                f"Token ids must lie in the model's vocabulary of {self._vocabulary}, got {min(ids)} to {max(ids)}. "
-                "Is this the model's own tokenizer?"
-            )
-
     def _find(self, stream: int) -> Stream:
         if stream not in self._streams:
-            raise EpisodeError(f"There is no open stream {stream}: it was closed, or dropped by reset().")
+            raise unknown_stream(stream)
         return self._streams[stream]
 
     def _idle(self, stream: int) -> Stream:
         entry = self._find(stream)
         if entry.budget:
-            raise EpisodeError(f"Stream {stream} is in the middle of a turn. Call step() until the turn comes out.")
+            raise in_mid_turn(stream)
         return entry
-
-
-def _at_least_one(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}.")
 
 
 def _attention(model: Any, max_length: int) -> str:

@@ -98,6 +98,14 @@ class RowCache(Cache):  # type: ignore[misc]
         rows = slice(key_states.shape[0]) if self._plan.rows is None else self._plan.rows
         return keys[rows, :, : self._plan.width], values[rows, :, : self._plan.width]
 
+    def read(self, rows: Tensor, width: int, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Return a copy of the first ``width`` positions of some rows.
+
+        Shape: ``rows`` is ``(n,)``, each result ``(n, heads, width, head size)``.
+        """
+        keys, values = self._buffers[layer_idx]
+        return keys[rows, :, :width], values[rows, :, :width]
+
     def move(self, source: Tensor, target: Tensor, width: int) -> None:
         """Copy the first ``width`` positions of each source row to its target row; rows may trade places."""
         for pair in self._buffers.values():

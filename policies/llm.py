@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trajgym.errors import ConfigError, EpisodeError, TemplateError, UnknownNameError
-from trajgym.policies.base import Policy, SampledTurn, Sampler
+from trajgym.policies.base import LostTurn, Policy, SampledTurn, Sampler
 from trajgym.policies.render import Renderer
 from trajgym.protocols import Protocol, get_protocol
 from trajgym.protocols.describe import example_call
@@ -229,6 +229,9 @@ class LLMPolicy(Policy):
     def _turn(self, turn: SampledTurn) -> tuple[int, Action]:
         episode = self._writer[turn.stream]
         entry = self._episodes[episode]
+        if turn.error is not None:
+            entry.waits, entry.cut = False, True
+            return episode, LostTurn("", error=turn.error)
         entry.rows[-1].sampled(turn.ids, entry.turn, turn.logprobs)
         entry.turn += 1
         entry.waits = False

@@ -16,6 +16,7 @@ class Stream:
         id: Its handle.
         row: Its row; changes as rows trade places.
         seed: Signed 64-bit integer.
+        prompt: What it began with.
         pending: Tokens the model has not seen: an observation, and the token sampled before it.
         cached: How many tokens the model has seen; brought up to date at the end of a turn.
         drawn: How many tokens were sampled in earlier turns.
@@ -25,6 +26,7 @@ class Stream:
     id: int
     row: int
     seed: int
+    prompt: tuple[int, ...]
     pending: list[int]
     cached: int = 0
     drawn: int = 0

@@ -40,6 +40,7 @@ TOLERANCE = Fraction(1, 10**6)  # absolute; only for float noise such as 71.9999
 
 _MOST_MARKERS = 1_000  # headings, or weak markers without a number, that are passed over at most
 _SENTENCES = ("answer_is", "answer_label", "final_answer")
+_PLAIN = re.compile(r" ?(0|[1-9][0-9]{0,14})\s*\Z")
 _TRUTH = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -54,7 +55,10 @@ def read(text: str) -> Reading[Fraction]:
 
 def _read(text: str) -> Reading[Fraction]:
     body = _this_turn(reply(text))
-    marked = _marked(body, strong_markers(body), strong=True) or _marked(body, weak_markers(body), strong=False)
+    strong = strong_markers(body)
+    if len(strong) == 1 and strong[0].rule == "hash" and (plain := _PLAIN.match(body, strong[0].start)):
+        return Reading(Fraction(int(plain[1])), plain.span(1), "hash")  # as nearly always
+    marked = _marked(body, strong, strong=True) or _marked(body, weak_markers(body), strong=False)
     if marked is not None:
         return marked
     last = read_last(body)

@@ -55,13 +55,16 @@ def tool_success(step: Step, task: Task, history: Sequence[Step]) -> float:
 
     At most :func:`needed_steps` steps of an episode are paid, so calling for the sake of calling does not add up.
     """
+    now = _successes(step)
+    if not now:
+        return 0.0
     seen: set[str] = set()
     paid = 0
     for earlier in history:
         new = _successes(earlier) - seen
         paid += bool(new)
         seen |= new
-    return float(paid < needed_steps(task) and bool(_successes(step) - seen))
+    return float(paid < needed_steps(task) and bool(now - seen))
 
 
 @term

@@ -21,9 +21,10 @@ from trajgym.evaluation.samples import Price, samples_of
 from trajgym.evaluation.selection import read_tasks, tasks_of
 from trajgym.evaluation.store import Store
 from trajgym.evaluation.summary import summarise
+from trajgym.policies.catalogue import POLICIES
 from trajgym.rollout import fault_summary
 from trajgym.scripts.evaluate_changes import CHANGES, find_change
-from trajgym.scripts.evaluate_players import SCRIPTED, Player, load
+from trajgym.scripts.evaluate_players import Player, load
 from trajgym.types import Task
 
 __all__ = ["main"]
@@ -181,7 +182,7 @@ def _ks(options: argparse.Namespace) -> list[int]:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
     if not 0 <= options.temperature < float("inf"):
         raise ConfigError(f"--temperature must be a finite number from 0, got {options.temperature}.")
-    scripted = all(model in SCRIPTED for model in _named(options.model).values())
+    scripted = all(model in POLICIES for model in _named(options.model).values())
     if options.samples > 1 and options.temperature == 0 and not scripted:
         raise ConfigError("Attempts at temperature 0 are all alike. Set --temperature 0.7, or --samples 1.")
     return options.k or [k for k in {*_SHOWN_K, options.samples} if k <= options.samples]
@@ -210,8 +211,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="[NAME=]MODEL",
-        help="'tiny', a model's, an adapter's or a run's folder, a hub id, 'expert', 'random' or api:NAME@URL; "
-        "may be given several times",
+        help="'tiny', a model's, an adapter's or a run's folder, a hub id, 'expert', 'random', api:NAME@URL, or an "
+        "installed package's policy; may be given several times",
     )
     add("--env", default="GSM8KTool-v0", help="environment id, see `trajgym envs` (GSM8KTool-v0)")
     add("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -14,10 +17,10 @@ from trajgym.envs.make import make
 from trajgym.errors import ConfigError
 from trajgym.evaluation.store import folder_fingerprint
 from trajgym.policies import Policy, tiny_path
+from trajgym.policies.catalogue import POLICIES
 
-__all__ = ["API", "SCRIPTED", "Player", "load"]
+__all__ = ["API", "Player", "load"]
 
-SCRIPTED = ("expert", "random")
 API = "api:"
 """In front of a model that an OpenAI-compatible endpoint serves: ``api:NAME`` or ``api:NAME@URL``."""
 
@@ -47,8 +50,8 @@ def load(model: str, options: argparse.Namespace, arguments: Mapping[str, Any]) 
     """Make a policy of what ``--model`` names.
 
     Args:
-        model: ``"tiny"``, a folder (of a model, an adapter or a run), a hub id, one of :data:`SCRIPTED`, or :data:`API`
-            and a name.
+        model: ``"tiny"``, a folder (of a model, an adapter or a run), a hub id, one of
+            :data:`trajgym.policies.catalogue.POLICIES`, or :data:`API` and a name.
         options: Of the command line.
         arguments: Of the environment.
 
@@ -56,18 +59,14 @@ def load(model: str, options: argparse.Namespace, arguments: Mapping[str, Any]) 
         ConfigError: When there is no such model, or it cannot play under these options.
         CheckpointError: When a run's checkpoint or an adapter cannot be used.
     """
-    if model in SCRIPTED:
-        return Player(_scripted(model, options.env, arguments), {"model": model})
+    if model in POLICIES:
+        policy: object = POLICIES[model](make(options.env, **arguments).unwrapped)
+        if not isinstance(policy, Policy):
+            raise ConfigError(
+                f"The policy {model!r} must make a trajgym.policies.Policy of an environment, got {policy!r:.200}."
+            )
+        return Player(policy, {"model": model, "code": _code_of(type(policy), POLICIES[model])})
     return _served(model, options) if model.startswith(API) else _weights(model, options)
-
-
-def _scripted(name: str, env_id: str, arguments: Mapping[str, Any]) -> Policy:
-    from trajgym.policies.scripted import ExpertPolicy, RandomPolicy
-
-    env: Any = make(env_id, **arguments).unwrapped
-    protocol = getattr(env, "protocol", "hermes")
-    tools = getattr(env, "tools", {})
-    return ExpertPolicy(protocol, tools=bool(tools)) if name == "expert" else RandomPolicy(protocol, tools)
 
 
 def _served(model: str, options: argparse.Namespace) -> Player:
@@ -119,6 +118,15 @@ def _weights(model: str, options: argparse.Namespace) -> Player:
         fingerprint = f"{folder_fingerprint(source.adapter)}-{fingerprint}"
     settings = {"model": model, "fingerprint": fingerprint, "temperature": options.temperature}
     return Player(make_policy(weights, tokenizer, config), {**settings, **budget})
+
+
+def _code_of(*parts: Any) -> str:
+    """Return a hash of the files that a policy's class and its maker stand in: they decide its turns."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        with contextlib.suppress(OSError, TypeError):  # typed into an interpreter
+            digest.update(Path(inspect.getfile(part)).read_bytes())
+    return digest.hexdigest()
 
 
 def _fingerprint(model: str, weights: Any) -> str:

@@ -43,6 +43,7 @@ def main(args: Sequence[str]) -> int:
         config = config.model_copy(update={"name": _free_name(config.output_dir, f"quickstart-seed{options.seed}")})
 
     from trajgym.trainers.grpo import train
+    from trajgym.trainers.runfolder import finished_checkpoints
 
     start = time.monotonic()
     print(f"1/3  The shipped model on {options.problems} held-out problems it has never seen …", flush=True)
@@ -51,7 +52,7 @@ def main(args: Sequence[str]) -> int:
     print(f"2/3  GRPO on the reward of every step, {config.updates} updates …", flush=True)
     folder = train(config, name="quickstart")
     print("\n3/3  The trained model on the same problems …", flush=True)
-    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
+    newest = finished_checkpoints(folder / "checkpoints")[-1]
     after = measure(str(newest / "model"), config, options.problems)
     report(before, after, folder)
     print(f"{time.monotonic() - start:.0f} s in all. Left in {folder}: curves.png, dialogues.txt, metrics.jsonl, …")

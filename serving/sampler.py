@@ -104,7 +104,7 @@ class ServedSampler(HFSampler):
         """Drop all streams and free the cache."""
         super().reset()
         self._rows: ServedRows = ServedRows(
-            self._slots, stop_ids=self._stop_ids, max_length=self._max_length, device=self._device
+            self.slots, stop_ids=self._stop_ids, max_length=self.max_length, device=self._device
         )
         self._how: dict[int, Sampling] = {}
         self._fresh: list[Token] = []

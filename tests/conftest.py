@@ -24,6 +24,10 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+# One thread per test process and per process that a test starts: the processes share the cores, and sums come out the
+# same everywhere. Torch reads it when it is imported, which is later.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # No example has to be quick: the machine may be busy with something else. Continuous integration judges a change by the
 # same examples each time; elsewhere every run tries new ones.
 settings.register_profile("trajgym", deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,11 +10,11 @@ from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.efficiency import Credits, Passes, count_step, efficiency, peak_memory
 from trajgym.trainers.memory_report import MemoryReport, available_memory, memory_report
 from trajgym.trainers.peaks import Peaks, peaks_of
+from trajgym.trainers.player import Played
 from trajgym.trainers.ranks import Ranks
 from trajgym.trainers.shape import lora_parameters, shape_of
 from trajgym.trainers.stopwatch import Stopwatch
 from trajgym.trainers.token_logprobs import plain_head
-from trajgym.types import Group, Trajectory
 
 __all__ = ["Accounting"]
 
@@ -54,8 +53,7 @@ class Accounting:
 
     def end(
         self,
-        played: Sequence[Trajectory],
-        groups: Sequence[Group],
+        played: Played,
         credited: Credits,
         *,
         passes: Passes,
@@ -65,9 +63,8 @@ class Accounting:
         """Return the update's metrics; to be called by every rank.
 
         Args:
-            played: All trajectories.
-            groups: What was learned from.
-            credited: Their advantages.
+            played: All episodes, and the groups that were learned from.
+            credited: The advantages of those.
             passes: How often the update needed to go through them.
             processed: As in :meth:`begin`.
             seconds: Of the whole update.
@@ -79,15 +76,16 @@ class Accounting:
         if self._peaks is None:
             self._peaks = peaks_of(str(self._device), config.dtype)
         counts = count_step(
-            played,
-            groups,
+            played.trajectories,
+            played.groups,
             credited,
             passes=passes,
-            slots=config.slots * self._ranks.count,
+            slots=config.slots * (config.rollout_workers or self._ranks.count),
             processed=int(total),
             kl_acts=config.kl_coef > 0 and config.kl_form != "k1_in_reward",
         )
-        parts = self.watch.seconds()
+        beside = played.beside
+        parts = self.watch.seconds() | (dict(beside.parts) if beside is not None else {})
         adapters = None
         if config.use_lora:
             adapters = lora_parameters(self._shape, rank=config.lora_rank, targets=config.lora_targets)
@@ -100,6 +98,8 @@ class Accounting:
             itemsize=self._itemsize,
             adapters=adapters,
             ranks=self._ranks.count,
+            waited=None if beside is None else beside.waited,
+            workers=config.rollout_workers,
         )
         spent = {f"time/{part}": value for part, value in parts.items()}
         return found.metrics() | spent | {"memory/peak": peak_memory(str(self._device)) / 2**30}

@@ -15,6 +15,9 @@ from trajgym.trainers.advantages_base import Advantages, Rewards, check_choice, 
 __all__ = ["WEIGHTS", "discounts", "mean_of_others", "return_to_go", "returns", "trajectory"]
 
 WEIGHTS = ("exact", "dropped")
+BASELINES = ("step", "earned", "absorbing", "v0", "none")
+
+_SAME = 1e-9  # of the largest sum: how far two may lie apart that come from rewards like 0.1 and 0.2 in another way
 
 
 def returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -65,6 +68,25 @@ def mean_of_others(to_go: Sequence[Sequence[float]], i: int, t: int, baseline: s
     return math.fsum(others) / len(others) if others else 0.0
 
 
+def mean_of_equals(to_go: Sequence[Sequence[float]], earned: Sequence[Sequence[float]], i: int, t: int) -> float:
+    """Return what those got from turn t on who had earned the same by then, and all others that reached it as one more.
+
+    Who has earned the same has often come equally far, so their mean is close to the value of the state. It is that of
+    few, though, or of none: the mean of all others counts as one of them.
+
+    Args:
+        to_go: ``G_{j,t}``, ragged.
+        earned: ``E_{j,t}``, the sum of the rewards before turn t, ragged.
+        i: Whose baseline it is.
+        t: The turn.
+    """
+    others = [j for j, row in enumerate(to_go) if j != i and t < len(row)]
+    largest = max(abs(row[t]) for row in earned if t < len(row))
+    equals = [to_go[j][t] for j in others if abs(earned[j][t] - earned[i][t]) <= _SAME * largest]
+    mean = mean_of_others(to_go, i, t, "step")
+    return mean if len(equals) == len(others) else math.fsum([*equals, mean]) / (len(equals) + 1)
+
+
 @estimator("trajectory", unbiased=True)
 def trajectory(rewards: Rewards, *, gamma: float, baseline: str = "loo") -> Advantages:
     """Give every turn the whole trajectory's return: ``A_{i,t} = R_i − b_i``. Unbiased.
@@ -104,7 +126,9 @@ def return_to_go(
         rewards: The group, ragged.
         gamma: Discount per turn, in [0, 1].
         baseline: ``"step"``, mean of ``G_{j,t}`` over the other trajectories that reached turn t, 0 when none did;
-            ``"absorbing"``, mean over all others, finished ones counting as 0; ``"v0"``,
+            ``"earned"``, over those of them that had earned the same before turn t, see :func:`mean_of_equals`, which
+            is the same where nothing is paid before the end; ``"absorbing"``, over all others, finished ones counting
+            as 0; ``"v0"``,
             ``A = Σ_{k≥t} γ^k r_{i,k} − mean_{j≠i} R_j``, equal to ``trajectory`` when only the last step pays and
             γ = 1; ``"none"``, 0.
         discount_weight: See :func:`discounts`; with ``"dropped"`` and γ < 1 it is biased.
@@ -113,18 +137,25 @@ def return_to_go(
         RewardError: For rewards that are not finite numbers, or a trajectory without turns.
         ConfigError: For fewer than two trajectories with a baseline, or a value of an option that does not exist.
 
+    All are unbiased: what a trajectory has earned before turn t is part of the state in which the turn is taken, and
+    all else comes from others.
+
     Source: policy gradient with reward-to-go, Sutton et al. 1999; baselines, Greensmith et al. 2004.
     """
-    check_choice("baseline of 'return_to_go'", baseline, ("step", "absorbing", "v0", "none"))
+    check_choice("baseline of 'return_to_go'", baseline, BASELINES)
     if baseline != "none":
         check_others(rewards)
     to_go = [returns(row, gamma) for row in rewards]
+    earned = [[math.fsum(row[:t]) for t in range(len(row))] for row in rewards] if baseline == "earned" else []
     start = _others([row[0] for row in to_go]) if baseline == "v0" else [0.0] * len(to_go)
     advantages: Advantages = []
     for i, mine in enumerate(to_go):
         row = []
         for t, (weight, value) in enumerate(zip(discounts(len(mine), gamma, discount_weight), mine, strict=True)):
-            expected = 0.0 if baseline == "v0" else mean_of_others(to_go, i, t, baseline)
+            if baseline == "earned":
+                expected = mean_of_equals(to_go, earned, i, t)
+            else:
+                expected = 0.0 if baseline == "v0" else mean_of_others(to_go, i, t, baseline)
             row.append(weight * (value - expected) - start[i])
         advantages.append(row)
     return advantages

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trajgym.policies.vllm_options import read_sampler_options
 from trajgym.trainers.options import Json, Options, read_options, recipe_file, recipes_of
 
 __all__ = ["GRPOConfig", "load_config", "recipe_names", "recipe_path"]
@@ -65,8 +66,36 @@ class GRPOConfig(Options):
         ge=0,
         description="Environments that may step at the same time; 0: in turn, without threads, for quick ones.",
     )
+    sampler: Literal["hf", "vllm", "vllm_server"] = Field(
+        "hf",
+        description="Engine of the rollout: 'hf' samples from the very model that learns; 'vllm', in this process, and "
+        "'vllm_server' keep weights of their own, which follow it. These two need sampler_correction.",
+    )
+    sampler_options: Annotated[dict[str, Any], Json] = Field(
+        {}, description='Options of vllm or vllm_server, as JSON: {"url": "http://127.0.0.1:8000"}; see docs/vllm.md.'
+    )
+    rollout_ahead: Literal[0, 1] = Field(
+        0,
+        description="Updates whose episodes are played while the one before is learned, with weights of one update "
+        "ago; 0 plays, then learns. 1 needs sampler_correction.",
+    )
     deterministic: bool = Field(
         True, description="Same seed, same bits: wait for all environments of a tick. False overlaps slow tools."
+    )
+
+    # Workers that play the episodes
+    rollout_workers: int = Field(
+        0, ge=0, description="Processes that play episodes, by Ray, with a policy and environments each; 0: this one."
+    )
+    ray_address: str | None = Field(
+        None, description="Ray cluster: 'auto' or 'host:port'; when unset, Ray is started on this machine."
+    )
+    worker_groups: int = Field(
+        1, ge=1, description="Groups that a worker plays at once, as one batch; the batch decides the last bits."
+    )
+    worker_cpus: int = Field(1, ge=1, description="CPUs, and threads of the policy, of each worker.")
+    worker_gpus: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="GPUs of each worker, or a part of one; 0: its policy is on CPUs."
     )
 
     # Credit
@@ -160,7 +189,10 @@ class GRPOConfig(Options):
         0.05, ge=0, le=1, description="Share of an update's episodes lost to faults above which to warn; 1 never warns."
     )
     fault_limit: int = Field(
-        3, ge=1, description="Updates in a row without a usable group after which the run stops; fewer are skipped."
+        3,
+        ge=1,
+        description="Updates in a row without a usable group after which the run stops, fewer are skipped; and rollout "
+        "workers in a row that may die in one place or with the same episodes.",
     )
     group_deadline: float | None = Field(
         None,
@@ -171,7 +203,10 @@ class GRPOConfig(Options):
     )
 
     rank_deadline: float = Field(
-        1800.0, gt=0, allow_inf_nan=False, description="Seconds that one of several processes waits for the others."
+        1800.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds that one of several processes waits for the others, or for a rollout worker.",
     )
 
     # The run itself
@@ -254,6 +289,22 @@ class GRPOConfig(Options):
             raise ValueError("dynamic_sampling looks for groups whose rewards differ; with k1_in_reward all do")
         if self.kl_control == "auto" and not self.kl_coef:
             raise ValueError("kl_control auto needs a kl_coef above 0 to begin with")
+        read_sampler_options(self.sampler, self.sampler_options)
+        if self.sampler != "hf" and not self.sampler_correction:
+            raise ValueError(
+                f"sampler {self.sampler} computes with kernels of its own, so its probabilities are not the "
+                "trainer's bit for bit, and tokens must be weighed by the difference: set sampler_correction: true"
+            )
+        if self.sampler != "hf" and self.quantization != "none":
+            raise ValueError(
+                f"sampler {self.sampler} cannot follow a model in {self.quantization}: its adapters cannot be added to "
+                "such weights; leave quantization at none, or sample with hf"
+            )
+        if self.rollout_ahead and not self.sampler_correction:
+            raise ValueError(
+                "rollout_ahead: 1 plays with weights that are one update older than those that learn, so it needs "
+                "sampler_correction: true"
+            )
         if self.truncation_penalty and self.truncated != "penalty":
             raise ValueError("truncation_penalty acts with truncated: penalty alone")
         if self.objective == "cispo" and self.cispo_cap < 1:
@@ -270,6 +321,14 @@ class GRPOConfig(Options):
         named = self.env_kwargs.get("protocol", self.protocol)
         if self.protocol not in ("auto", getattr(named, "name", named)):
             raise ValueError(f"protocol is {self.protocol!r} and {named!r} in env_kwargs; give it once")
+        if self.rollout_workers and self.sampler != "hf":
+            raise ValueError(
+                f"rollout_workers play with the engine hf, whose results are the same whoever plays what; sampler "
+                f"{self.sampler} brings processes of its own"
+            )
+        for name in ("ray_address", "worker_groups", "worker_cpus", "worker_gpus"):
+            if not self.rollout_workers and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} ({getattr(self, name)}) acts with rollout_workers above 0 alone")
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
         return self

@@ -43,7 +43,7 @@ def _faults(history: History, options: Options) -> Evidence | None:
 
 def _sampler_gap(history: History, options: Options) -> Evidence | None:
     gap = history.recent("sampler_gap")
-    if gap is None or gap <= 0.05:
+    if gap is None or gap <= (0.5 if options.get("sampler_correction") else 0.05):
         return None
     return Evidence(
         f"Sampler and trainer differ by {gap:.2g} nats per token in what they think of the same tokens.", size=gap
@@ -103,7 +103,7 @@ MACHINE: tuple[Rule, ...] = (
     Rule(
         "sampler_gap",
         Severity.WARNING,
-        "sampler and trainer differ by more than 0.05 nats per token",
+        "sampler and trainer differ by more than 0.05 nats per token, or by 0.5 with `sampler_correction`",
         "They are not the same model bit for bit: another number format, another engine, or weights not yet updated.",
         "Turn on `sampler_correction`, or sample with the trainer's own weights and `dtype`.",
         _sampler_gap,

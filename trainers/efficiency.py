@@ -2,6 +2,9 @@
 
     T_LB = max(generation FLOPs / peak, decode bytes / bandwidth, slowest episode) + learning FLOPs / peak
 
+Where the episodes of the next update are played while this one is learned, both share the device, and only waiting
+for environments costs nothing: T_LB = max(all FLOPs / peak, decode bytes / bandwidth, slowest episode).
+
 Every token is processed once, and what trajectories begin with in common once for all of them; peaks are measured on
 the machine (:mod:`trajgym.trainers.peaks`). The share of the bound in the measured time, η, is 1 at best.
 """
@@ -94,7 +97,7 @@ class Efficiency:
         useful_token_share: Tokens that had to be processed over those that were.
         goodput: Sampled tokens with an advantage that is not 0, per second of the update.
         lockstep_loss: Share of the update's time in which turns could have been written, but had to wait for
-            the environments of others.
+            the environments of others; beside the learning, no more of it than was waited for.
     """
 
     bound: float
@@ -178,6 +181,8 @@ def efficiency(
     itemsize: int = 4,
     adapters: int | None = None,
     ranks: int = 1,
+    waited: float | None = None,
+    workers: int = 0,
 ) -> Efficiency:
     """Compare an update with the least time it could take.
 
@@ -190,8 +195,12 @@ def efficiency(
         itemsize: Bytes of a weight and of a cached number.
         adapters: Weights of the adapters that are trained; ``None`` when everything is.
         ranks: Processes, with a device each, that shared the work.
+        waited: Seconds that the learning waited for episodes that are played beside it; ``None`` where they are played
+            in front of it.
+        workers: Processes that played in their place, taken to have a device each. Where they share one, the bound is
+            lower than it could be, and still a bound.
     """
-    flops, bandwidth = peaks.flops * ranks, peaks.bandwidth * ranks
+    flops, players = peaks.flops * ranks, workers or ranks
     passes, learned = counts.passes, counts.learned
 
     weights = itemsize * (shape.body + shape.head)  # read once for each step of the streams that are live together
@@ -200,18 +209,21 @@ def efficiency(
     together = max(max(steps, default=0), math.ceil(sum(steps) / max(1, counts.slots)))
     cache = itemsize * shape.kv_numbers * sum(chain.keys for chain in counts.chains)
     rollout = {
-        "compute": forward_flops(shape, counts.generated) / flops,
-        "bandwidth": together * one_step + cache / bandwidth,
+        "compute": forward_flops(shape, counts.generated) / (peaks.flops * players),
+        "bandwidth": together * one_step + cache / (peaks.bandwidth * players),
         "latency": max((chain.steps * one_step + chain.seconds for chain in counts.chains), default=0.0),
     }
-    limit = max(rollout, key=lambda name: rollout[name])
-
     train = passes.train * training_flops(shape, learned, adapters=adapters)
     others = (passes.old + passes.reference) * forward_flops(shape, learned)
     others += passes.value * forward_flops(shape, learned, head=False)
     value_train = passes.value_train * training_flops(shape, learned, adapters=adapters, head=False)
 
-    bound = rollout[limit] + (train + value_train + others) / flops
+    learning = (train + value_train + others) / flops
+    if waited is not None and not workers:
+        rollout["compute"] += learning  # both on the same device
+    limit = max(rollout, key=lambda name: rollout[name])
+    bound = rollout[limit] + learning if waited is None else max(rollout[limit], learning)
+    lockstep = seconds.get("lockstep", 0.0)
     needed = counts.generated.tokens + passes.total * learned.tokens
     training = seconds.get("train", 0.0)
     return Efficiency(
@@ -221,7 +233,7 @@ def efficiency(
         mfu=_share((train + value_train) / flops, training),
         useful_token_share=_share(needed, counts.processed),
         goodput=_share(counts.telling, total),
-        lockstep_loss=_share(seconds.get("lockstep", 0.0), total),
+        lockstep_loss=_share(lockstep if waited is None else min(lockstep, waited), total),
     )
 
 

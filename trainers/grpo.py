@@ -15,25 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.make import make
-from trajgym.errors import StorageError, TrainingError
+from trajgym.errors import TrainingError
 from trajgym.evaluation.evaluate import fit_arguments
-from trajgym.evaluation.records import trajectory_row, write_jsonl
-from trajgym.rollout import fault_summary
 from trajgym.trainers.accounting import Accounting
 from trajgym.trainers.advantages import Advantages
+from trajgym.trainers.ahead import Ahead, check_alone, twin
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.credit import Credit
 from trajgym.trainers.efficiency import Passes
 from trajgym.trainers.groups import give_up, prompts_too_long, why_empty
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
+from trajgym.trainers.journal import Journal, update_numbers
 from trajgym.trainers.kl_control import KLControl
 from trajgym.trainers.learner import Learner
 from trajgym.trainers.memory_report import available_memory
-from trajgym.trainers.metrics import rollout_metrics
 from trajgym.trainers.models import (
     Reference,
     add_lora,
@@ -43,18 +40,19 @@ from trajgym.trainers.models import (
     make_policy,
     pick_device,
 )
-from trajgym.trainers.monitor import Monitor
-from trajgym.trainers.player import Played, Player
+from trajgym.trainers.player import Played
 from trajgym.trainers.ranks import Ranks
+from trajgym.trainers.ray_player import make_player
 from trajgym.trainers.reward_plan import RewardPool, reward_plan
-from trajgym.trainers.runfolder import RunFolder, fitting, storage_errors
+from trajgym.trainers.runfolder import fitting
+from trajgym.trainers.saving import check_weights, open_folder, rescue
 from trajgym.trainers.scale import divided_memory
 from trajgym.trainers.schedule import TaskSchedule
 from trajgym.trainers.shape import shape_of
 from trajgym.trainers.sharding import Shards
-from trajgym.trainers.telling import say
-from trajgym.trainers.writers import check_writers, make_writers
-from trajgym.types import Group, Trajectory
+from trajgym.trainers.stopwatch import Stopwatch
+from trajgym.trainers.writers import check_writers
+from trajgym.types import Group
 
 __all__ = ["GRPOTrainer", "train"]
 
@@ -98,6 +96,8 @@ class GRPOTrainer:
         self.ranks = Ranks(cpu=self.device.type == "cpu", deadline=config.rank_deadline)
         if self.ranks.count > 1 and config.device == "auto":
             self.device = self.ranks.device
+        if config.rollout_ahead:
+            check_alone(self.ranks)
         self.shards = Shards(self.ranks, config)
         model, self.tokenizer = load_model(
             config.model,
@@ -115,7 +115,8 @@ class GRPOTrainer:
             self.accounting.memory = divided_memory(shape_of(model), config, self.ranks.count, free)
         self.watch = self.accounting.watch
         self.reference = Reference(model, lora=config.use_lora) if config.kl_coef > 0 else None
-        self.policy = make_policy(model, self.tokenizer, config)
+        self.sampled = twin(model) if config.rollout_ahead else model  # whose weights play
+        self.policy = make_policy(self.sampled, self.tokenizer, config, training=True)
         arguments = fit_arguments(self.policy, env, config.env_arguments)
         if arguments != config.env_arguments:
             env.close()
@@ -126,8 +127,20 @@ class GRPOTrainer:
         self.pool.give(env)
         # gae has the group, or PPO's critic, to take values from.
         values = "values" in self.crediting.needs and config.estimator != "gae"
-        self.player = Player(
-            self.policy, self.pool, self.schedule, config, values=values, ranks=self.ranks, watch=self.watch
+        watch = Stopwatch() if config.rollout_ahead else self.watch  # what runs at the same time is timed apart
+        self.player = make_player(
+            self.policy,
+            self.pool,
+            self.schedule,
+            config,
+            values=values,
+            ranks=self.ranks,
+            watch=watch,
+            model=model,
+            sampled=self.sampled,
+            env=env,
+            arguments=arguments,
+            divided=self.shards.active,
         )
         self.calls = ""  # how they are written, for people
         if isinstance(env.unwrapped, ToolEnv) and env.unwrapped.tools:
@@ -136,7 +149,7 @@ class GRPOTrainer:
             self.calls = f"Tool calls: {chosen} (protocol: {config.protocol}), answered in {answers} messages"
             self.config = config = config.model_copy(update={"protocol": chosen})
 
-        self.folder = self._open_folder(name)  # after everything that can be wrong with the options
+        self.folder = open_folder(config, name, self.ranks)  # after everything that can be wrong with the options
         self.update = 0  # finished updates
         self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
         state: dict[str, Any] = {}
@@ -159,6 +172,7 @@ class GRPOTrainer:
             device=self.device,
             folder=self.folder.path,
         )
+        self.ahead = Ahead(model, self.sampled, self.player, self.play, watch) if config.rollout_ahead else None
         self.kl = KLControl(config.kl_coef) if config.kl_control == "auto" else None
         if state:
             with fitting(weights.parent):
@@ -170,9 +184,9 @@ class GRPOTrainer:
     def run(self) -> Path:
         """Train to the end and return the run's folder."""
         config, total = self.config, self.schedule.total
-        monitor = self._open_monitor()
+        journal = self._open_journal()
         saved = self.update
-        with self.pool, Interrupt() as interrupt:
+        with self.pool, self.player, Interrupt() as interrupt, self.ahead or contextlib.nullcontext():
             try:
                 while self.update < total:
                     start = time.perf_counter()
@@ -187,6 +201,8 @@ class GRPOTrainer:
                         raise TrainingError(fruitless[-1])
                     if len(fruitless) >= min(config.fault_limit, total):
                         raise TrainingError(give_up(fruitless))
+                    if self.ahead is not None:
+                        self.ahead.begin(self.update + 1, last=self.update + 1 == total)
                     # Without a group the update is skipped, not tried again: its tasks may be what breaks a tool.
                     learned, credited = self.improve(played, interrupt) if groups else ({"groups": 0.0}, [])
                     passes = self.passes()
@@ -195,31 +211,19 @@ class GRPOTrainer:
                         self.set_kl_coef(self.kl.update(learned["kl"]))
 
                     self.update, self.fruitless, self.learner.clean = self.update + 1, fruitless, True
-                    metrics: dict[str, Any] = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
-                    paid = weights.get("weight/accuracy", 1.0) > 0
-                    metrics |= rollout_metrics(trajectories, config.gamma, accuracy_paid=paid) | learned | weights
-                    if played.extra_faults:
-                        metrics["faults/ValueRollout"] = float(played.extra_faults)  # beside those in fault_share
-                    if played.extra_steps:
-                        metrics["env_steps"] = metrics.get("env_steps", 0.0) + played.extra_steps
-                    sampled = metrics.get("tokens_per_trajectory", 0.0) * len(trajectories)
-                    metrics["time/rollout"] = rollout_seconds
-                    metrics["time/update"] = time.perf_counter() - start
-                    metrics["time/tokens_per_second"] = sampled / metrics["time/update"]
-                    metrics |= self.accounting.end(
-                        trajectories,
-                        groups,
-                        credited,
-                        passes=passes,
-                        processed=self.tokens_processed(),
-                        seconds=metrics["time/update"],
+                    where = {"update": self.update, "epoch": self.schedule.epoch(self.update)}
+                    metrics = where | update_numbers(
+                        played, learned, weights, gamma=config.gamma, start=start, rollout_seconds=rollout_seconds
                     )
-                    self.ranks.together(partial(self._report, monitor, metrics, trajectories, fruitless))
+                    processed, seconds = self.tokens_processed(), metrics["time/update"]
+                    metrics |= self.accounting.end(
+                        played, credited, passes=passes, processed=processed, seconds=seconds
+                    )
+                    self.ranks.together(partial(journal.update, metrics, trajectories, fruitless))
                     if self.update % config.save_every == 0 or self.update == total:
                         self.ranks.together(self.save)
                         saved = self.update
-                        if monitor is not None:
-                            monitor.saved(self.folder.complete()[-1])
+                        journal.saved()
             except StopRequested:
                 wanted = self.ranks.main and (saved != self.update or not self.folder.complete())
                 if any(self.ranks.together(lambda: wanted)):
@@ -229,22 +233,28 @@ class GRPOTrainer:
                     "Go on with the same command and --resume."
                 ) from None
             except Exception as error:
-                if monitor is not None:
-                    monitor.explain(error)
+                journal.explain(error)
                 if saved != self.update:
-                    self._rescue()
+                    rescue(self.learner, self.save, self.ranks, self.shards)
                 raise
             finally:
-                if monitor is not None:
-                    monitor.close(self.folder.complete()[-1] if self.update == total == saved else None)
+                journal.close(finished=self.update == total == saved)
         if self.ranks.main:
             self.folder.gather_trajectories()
         return self.folder.path
 
     def gather(self, interrupt: Interrupt) -> Played:
-        """Play the update's episodes."""
+        """Play the update's episodes, or wait for those that are played already."""
+        if self.ahead is not None:
+            return self.ahead.take(self.update, interrupt)
+        return self.play(self.update, interrupt)
+
+    def play(self, update: int, interrupt: Interrupt) -> Played:
+        """Play the episodes of an update, counted from 0."""
+        self.pool.advance(update / self.schedule.total)
         with self.shards.whole(self.learner.model):
-            return self.player.play(self.update, interrupt, self.crediting.has_signal)
+            self.policy.sampler.update_weights(self.sampled)
+            return self.player.play(update, interrupt, self.crediting.has_signal)
 
     def improve(
         self, played: Played, interrupt: Interrupt
@@ -294,7 +304,8 @@ class GRPOTrainer:
 
     def tokens_processed(self) -> int:
         """Return the tokens that have gone through models on this rank so far, padding included."""
-        return self.learner.processed + self.policy.sampler.computed_tokens
+        playing = self.player if self.ahead is None else self.ahead
+        return self.learner.processed + playing.computed_tokens
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the policy's weights that a resumed run must know."""
@@ -305,7 +316,7 @@ class GRPOTrainer:
             "credit": self.crediting.state_dict(),
             "skipped": self.learner.guard.in_a_row,
             "kl": self.kl.state_dict() if self.kl is not None else {},
-        }
+        } | ({"ahead": self.ahead.state_dict(self.update)} if self.ahead is not None else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
@@ -313,83 +324,30 @@ class GRPOTrainer:
         self.update, self.fruitless = int(state["update"]), list(state.get("fruitless", ()))
         self.crediting.load_state_dict(state.get("credit", {}))
         self.learner.guard.in_a_row = int(state.get("skipped", 0))
+        if self.ahead is not None:
+            self.ahead.load_state_dict(state["ahead"])
         if self.kl is not None:
             self.kl.load_state_dict(state.get("kl", {}))
             self.set_kl_coef(self.kl.coef)
 
     def save(self) -> None:
         """Write a checkpoint of the current state; every rank calls this, the main one writes."""
-        if self.shards.active:
-            self.ranks.together(self._check_weights)
-        else:
-            self._check_weights()
+        check_weights(self.learner.model, self.update, self.ranks, self.shards)
         model, state = self.shards.to_save(self.learner.model), self.state_dict()
         if self.ranks.main:
             self.folder.save(self.update, model, self.tokenizer, state)
 
-    def _check_weights(self) -> None:
-        if not self._finite():
-            raise TrainingError(
-                f"After update {self.update} some weights are not finite numbers, so they are not saved. Lower "
-                "learning_rate and go on from the last checkpoint with --resume."
-            )
-
-    def _finite(self) -> bool:
-        """Return whether all weights are finite; of divided ones, this rank's."""
-        return all(bool(torch.isfinite(p).all()) for p in self.learner.model.parameters())
-
-    def _open_folder(self, name: str) -> RunFolder:
-        """Let the main rank make the run folder before the others look at it."""
-        made: list[RunFolder] = []
-        self.ranks.together(lambda: made.append(RunFolder(self.config, name)) if self.ranks.main else None)
-        return made[0] if made else RunFolder(self.config, name, writes=False)
-
-    def _open_monitor(self) -> Monitor | None:
+    def _open_journal(self) -> Journal:
         """Say what is about to happen, where this is the rank that speaks."""
-        if not self.ranks.main:
-            return None
-        config, total = self.config, self.schedule.total
-        for line in filter(None, (self.calls, self.accounting.memory.line, self.learner.sharing)):
-            say(line)
-        parameters = sum(p.numel() for p in self.learner.model.parameters())
-        monitor = Monitor(
+        memory, total = self.accounting.memory, self.schedule.total
+        return Journal(
             self.folder,
+            self.config,
+            speaks=self.ranks.main,
             total=total,
             first=self.update,
-            writers=make_writers(config.monitors, self.folder, first=self.update),
-            epochs=math.ceil(config.epochs or self.schedule.epoch(total)) or 1,
-            options=config.plain() | {"model_parameters": parameters},
-            print_every=config.log_every,
+            epochs=math.ceil(self.config.epochs or self.schedule.epoch(total)) or 1,
+            parameters=sum(p.numel() for p in self.learner.model.parameters()),
+            lines=(self.calls, memory.line, self.learner.sharing),
+            warning=memory.warning,
         )
-        if self.accounting.memory.warning:
-            say(f"  ! {self.accounting.memory.warning}")
-        monitor.begin()
-        return monitor
-
-    def _report(
-        self,
-        monitor: Monitor | None,
-        metrics: dict[str, Any],
-        trajectories: Sequence[Trajectory],
-        fruitless: Sequence[str],
-    ) -> None:
-        if monitor is not None:
-            monitor.update(metrics, faults=fault_summary(trajectories), skipped=fruitless)
-            self._log_trajectories(trajectories)
-
-    def _rescue(self) -> None:
-        """Save the last finished update before an error ends the run, where its weights are whole."""
-        if not self.learner.clean or (self.shards.active and not self.ranks.all_stop):
-            return
-        if all(self.ranks.together(self._finite)) if self.shards.active else self._finite():
-            with contextlib.suppress(StorageError):  # the error under way is the one to show
-                self.save()
-
-    def _log_trajectories(self, trajectories: Sequence[Trajectory]) -> None:
-        chosen = list(trajectories[: self.config.log_trajectories])
-        if chosen and all(t.valid for t in chosen):  # a fault that was warned of can be looked up
-            chosen[-1] = next((t for t in trajectories if not t.valid), chosen[-1])
-        if chosen:
-            path = self.folder.path / "trajectories" / f"update-{self.update:06d}.jsonl"
-            with storage_errors(self.folder.path):
-                write_jsonl(path, [trajectory_row(t, {"update": self.update}) for t in chosen])

@@ -95,7 +95,7 @@ class Learner:
         if len(steps) > 1:  # later steps start from other weights than the ones that sampled
             with self._shards.whole(self.model):
                 self._ranks.together(lambda: old.extend(map(self._old_logprobs, shares)))
-        sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap"), 0.0)
+        sums = dict.fromkeys(("loss", "kl", "entropy", "clip", "gap", "capped"), 0.0)
         grad_norm = 0.0
         self.guard.skipped = 0
         for s, b in enumerate(steps):
@@ -128,6 +128,8 @@ class Learner:
             "clip_share": sums["clip"] / tokens,
             "sampler_gap": sums["gap"] / tokens,
         }
+        if config.sampler_correction:
+            out["capped_share"] = sums["capped"] / tokens
         if self.reference is not None:
             out |= {"kl": sums["kl"] / tokens, "kl_trajectory": sums["kl"] / trajectories}
         return out
@@ -320,7 +322,12 @@ class Learner:
         logp, entropy = self.logprobs(micro)
         before = logp.detach() if old is None else old
         spans = {"token": None, "turn": micro.turns, "trajectory": micro.trajectories}
-        correct = config.sampler_correction
+        weights = None
+        if config.sampler_correction:
+            weights = sampler_weights(before, micro.sampler_logp, cap=config.sampler_cap)
+            uncapped = (before - micro.sampler_logp).exp()
+            sums["capped"] += (uncapped > config.sampler_cap).sum().item()
+        rows = micro.row_weights
         parts = policy_loss(
             logp,
             before,
@@ -333,11 +340,11 @@ class Learner:
             clip_high=config.clip_range_high,
             cispo_cap=config.cispo_cap,
             dual_clip=config.dual_clip,
-            weights=sampler_weights(before, micro.sampler_logp, cap=config.sampler_cap) if correct else None,
+            weights=weights,
             ref_logp=reference,
             kl_coef=self.kl_coef,
             kl_form=config.kl_form,
-            kl_weights=micro.row_weights,
+            kl_weights=rows if weights is None else rows * weights,  # the KL is one of π's distributions too
         )
         sums["loss"] += parts.loss.item()
         sums["kl"] += parts.kl.item()

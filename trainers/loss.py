@@ -103,7 +103,7 @@ def policy_loss(
         kl_coef: β, at least 0.
         kl_form: One of ``KL_FORMS``; see :mod:`trajgym.trainers.kl`. ``"k1_in_reward"`` adds nothing here. The ratio in
             ``"k3_ratio"`` is the token's at every level, since it corrects for the token's own distribution.
-        kl_weights: v, the ``row_weights`` of the micro-batch; 1 when left out. Shape: (N,).
+        kl_weights: v, the ``row_weights`` of the micro-batch, times w where there is one; 1 when left out. Shape: (N,).
 
     Raises:
         ConfigError: When an option is out of its range, naming it.

@@ -74,6 +74,7 @@ class MemoryEstimate:
         recomputed: Of one block of it, where activations are recomputed.
         logits: Of one micro-batch, their gradients, and that of the head.
         trained: Weights that are trained, as a number.
+        sampler: The copy that plays ahead; with adapters a copy of these. 0 where the policy itself plays.
     """
 
     policy: int
@@ -89,11 +90,12 @@ class MemoryEstimate:
     recomputed: int
     logits: int
     trained: int
+    sampler: int = 0
 
     @property
     def models(self) -> int:
         """Weights of all models."""
-        return self.policy + self.reference + self.value + self.reward
+        return self.policy + self.reference + self.value + self.reward + self.sampler
 
     @property
     def held(self) -> int:
@@ -102,9 +104,10 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> int:
-        """The most that is there at once, in the rollout or in the update."""
+        """The most that is there at once: in the rollout or in the update, or in both where they overlap."""
         update = self.gradients + self.activations + max(self.logits, self.recomputed)
-        return self.held + max(self.cache + self.rollout, update)
+        rollout = self.cache + self.rollout
+        return self.held + (rollout + update if self.sampler else max(rollout, update))
 
     def parts(self) -> dict[str, int]:
         """Return the bytes by name, the largest first."""
@@ -178,6 +181,7 @@ def estimate(
         else 0,
         logits=logit_bytes(shape, tokens, head_learns=not adapters, own_head=own_head),
         trained=trained,
+        sampler=(adapters * _FLOAT or weights) if config.rollout_ahead else 0,
     )
 
 

@@ -125,8 +125,10 @@ def _changes(config: GRPOConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _holds(config: GRPOConfig, need: MemoryEstimate) -> str:
     names = ["policy", *(["reference"] if config.kl_coef > 0 else []), *(["value"] if need.value else [])]
+    names += ["sampler"] if need.sampler else []
     shared = config.use_lora and config.kl_coef > 0
     aside = " (the policy without its adapters)" if shared else ""
+    aside += " (the sampler shares all but adapters)" if need.sampler and config.use_lora else ""
     return f"{' + '.join(names)} = {len(names)} model{'s'[: len(names) > 1]}{aside}, {_size(need.models)} of weights"
 
 

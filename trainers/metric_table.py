@@ -67,6 +67,12 @@ METRICS: Mapping[str, Metric] = {
     "learning_rate": Metric("–", "Of the update's last step.", _STEP),
     "clip_share": Metric("share", "Tokens whose ratio was clipped.", _STEP),
     "sampler_gap": Metric("nats/token", "Mean |log π of the trainer − log π of the sampler|.", _STEP),
+    "capped_share": Metric(
+        "share", "Tokens whose weight π_old/π_sampler was cut at `sampler_cap`.", "with sampler_correction"
+    ),
+    "staleness": Metric(
+        "updates", "Between the weights that played the episodes and those that learn.", "with rollout_ahead"
+    ),
     "skipped_steps": Metric("steps", "Optimiser steps left out because a number in them was not finite.", _STEP),
     "groups": Metric("groups", "Groups that were learned from."),
     "no_signal_share": Metric("share", "Groups whose advantages are all 0: they teach nothing.", _STEP),
@@ -78,6 +84,7 @@ METRICS: Mapping[str, Metric] = {
     # Where the time went
     "time/update": Metric("s", "The whole update."),
     "time/rollout": Metric("s", "Playing its episodes: generation, environment, lockstep, and what lies between."),
+    "time/wait": Metric("s", "Nothing was done but wait for episodes that are played ahead.", "with rollout_ahead"),
     "time/tokens_per_second": Metric("tokens/s", "Sampled tokens over time/update."),
     "time/generation": Metric("s", "The policy samples.", _MEASURED),
     "time/environment": Metric("s", "No turn can be written: all wait for their environments.", _MEASURED),
@@ -115,6 +122,13 @@ learning / peak. Every token is processed once in it, a task's prompt once for a
 those of a matrix product and of a copy, measured on this machine once (`trajgym doctor --measure` does it again). A
 model that fits into the processor's cache reads its weights faster than a copy in memory can, so the bound is a little
 high for the smallest.
+
+With `rollout_ahead` the episodes are played while the update before is learned. Then time/rollout and its parts
+(generation, environment, lockstep) lie beside the other ones and do not add up with them to time/update; time/wait is
+what playing cost the update. T_LB is max(all operations / peak, bytes of decoding / bandwidth, slowest episode), since
+both share a device. It counts the episodes that an update learns from, which were played in part before it began, so η
+says something in the mean of updates and can exceed 1 in one of them. efficiency/lockstep_loss counts no more of
+time/lockstep than was waited for.
 """
 
 

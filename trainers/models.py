@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from trajgym.errors import CheckpointError, ConfigError
 from trajgym.policies import tiny_path
-from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
 from trajgym.trainers.batch import MicroBatch
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.placement import DeviceMap, check_placed, placing_arguments
 from trajgym.trainers.quantization import loading_arguments, quiet
+from trajgym.trainers.samplers import make_sampler
 from trajgym.trainers.token_logprobs import token_logprobs
 
 __all__ = [
@@ -168,18 +168,24 @@ def load_weights(model: Any, folder: Path, *, lora: bool) -> None:
         raise CheckpointError(f"The weights in {folder} do not fit the model: {', '.join(unexpected[:5])}, …")
 
 
-def make_policy(model: Any, tokenizer: Any, config: GRPOConfig) -> LLMPolicy:
-    """Return the policy that samples from ``model`` as the options say."""
+def make_policy(model: Any, tokenizer: Any, config: GRPOConfig, *, training: bool = False) -> LLMPolicy:
+    """Return the policy that samples from ``model`` as the options say.
+
+    Args:
+        model: Its weights.
+        tokenizer: Belongs to it.
+        config: All options.
+        training: Whether it plays the episodes of a run, with the engine that ``config.sampler`` names. What measures
+            a model samples from that very model, whatever the run used.
+
+    Raises:
+        ConfigError: When the engine cannot be had, or cannot take this model.
+    """
     ends = model.generation_config.eos_token_id
     stop_ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
     renderer = Renderer(tokenizer, thinking=config.thinking, stop_ids=stop_ids)
-    sampler = HFSampler(
-        model,
-        slots=config.slots,
-        max_length=config.max_episode_tokens,
-        stop_ids=renderer.stop_ids,
-        temperature=config.temperature,
-    )
+    chosen = config if training else config.model_copy(update={"sampler": "hf", "sampler_options": {}})
+    sampler = make_sampler(model, tokenizer, chosen, stop_ids=renderer.stop_ids)
     return LLMPolicy(
         sampler,
         renderer,

@@ -21,6 +21,7 @@ from trajgym.trainers.compat_monitor import wandb_project
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.interrupt import Interrupted
 from trajgym.trainers.pipeline_config import PipelineConfig, load_pipeline_config
+from trajgym.trainers.pipeline_decision import clearly
 from trajgym.trainers.pipeline_evaluation import Arena, model_fingerprint, recalled
 from trajgym.trainers.pipeline_history import remember
 from trajgym.trainers.pipeline_results import collect_results, write_results
@@ -285,7 +286,7 @@ class AgenticRLPipeline:
             return "grpo", "It is the only model that was trained."
         found = self._require("grpo_evaluation")["comparisons"]
         (pair,) = [c for c in found if (c["before"], c["after"]) == ("sft", "grpo")]
-        if pair["high"] < 0:
+        if clearly(pair) < 0:
             return "sft", "GRPO's model is clearly worse than SFT's, so SFT's is deployed."
         return "grpo", "GRPO's model is not clearly worse than SFT's."
 

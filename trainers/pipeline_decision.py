@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["analyse", "decide", "in_words"]
+__all__ = ["analyse", "clearly", "decide", "in_words"]
 
 _TELLING = 0.03  # share of calls with an error from which on it is worth a sentence
 _UNREAD = 0.1  # share of answers without a marker from which on the form is a problem
@@ -60,13 +60,13 @@ def decide(comparisons: Sequence[Mapping[str, Any]], analysis: Sequence[str], *,
         return {"next": f"Improve SFT before any RL. {weakness}".strip(), "because": [stopped, *because]}
     if gained is None:
         return {"next": "Go through all stages first.", "because": because}
-    if gained["high"] < 0:
+    if clearly(gained) < 0:
         step = "GRPO made it worse. Run trajgym diagnose on its folder; lower grpo.learning_rate or raise grpo.kl_coef."
-    elif whole is not None and whole["high"] < 0:
+    elif whole is not None and clearly(whole) < 0:
         step = "The base model was better than what the chain made of it: lower both learning rates, or train on more."
     elif gained["fixed"] == gained["broken"] == 0:
         step = f"GRPO has changed no answer: see whether its reward differs within groups, and train longer. {weakness}"
-    elif gained["low"] > 0:
+    elif clearly(gained) > 0:
         step = f"GRPO lifts accuracy: deploy this model, and train on for as long as the reward rises. {weakness}"
     else:
         width = 50 * (gained["high"] - gained["low"])
@@ -75,6 +75,13 @@ def decide(comparisons: Sequence[Mapping[str, Any]], analysis: Sequence[str], *,
             f"(eval.max_samples), or train longer. {weakness}"
         )
     return {"next": step.strip(), "because": because}
+
+
+def clearly(comparison: Mapping[str, Any]) -> int:
+    """Return 1 where a model is clearly better than the one before, −1 where worse, 0 where chance explains it."""
+    if not comparison["significant"]:
+        return 0
+    return 1 if comparison["difference"] > 0 else -1
 
 
 def in_words(comparison: Mapping[str, Any]) -> str:

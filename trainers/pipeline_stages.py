@@ -22,6 +22,7 @@ from trajgym.trainers.data_rows import fingerprint
 from trajgym.trainers.data_sources import Loaded, load_rows
 from trajgym.trainers.pipeline_config import PipelineConfig
 from trajgym.trainers.pipeline_evaluation import model_fingerprint
+from trajgym.trainers.runfolder import finished_checkpoints
 from trajgym.trainers.sft_config import SFTConfig
 from trajgym.types import Task
 
@@ -148,7 +149,7 @@ def continued(config: Run, *, go_on: bool) -> Run:
         go_on: Whether what the folder holds was begun under these very options.
     """
     checkpoints = config.output_dir.expanduser() / str(config.name) / "checkpoints"
-    saved = go_on and any(path.suffix != ".partial" for path in checkpoints.glob("update-*"))
+    saved = go_on and bool(finished_checkpoints(checkpoints))
     return config.model_copy(update={"resume": saved, "overwrite": not saved})
 
 

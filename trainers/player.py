@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 from trajgym.policies.llm import LLMPolicy
-from trajgym.rollout import EnvPool, collect, derive_seed
-from trajgym.rollout_states import State
+from trajgym.rollout import EnvPool
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.groups import usable_groups
 from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.ranks import Ranks
+from trajgym.trainers.rollout_share import Share, play_groups
 from trajgym.trainers.schedule import TaskSchedule
 from trajgym.trainers.stopwatch import Stopwatch
-from trajgym.trainers.vine import state_values
 from trajgym.types import Group, Trajectory
 
-__all__ = ["Played", "Player"]
+__all__ = ["Beside", "Played", "Player"]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What playing took that ran beside the learning of the update before; see :mod:`trajgym.trainers.ahead`.
+
+    Args:
+        seconds: From its beginning to its end.
+        parts: Those by part.
+        computed_tokens: Tokens that went through the sampler's model.
+        waited: Seconds of the update in which nothing was done but wait for it.
+        staleness: Updates between the weights that played and those that learn from it.
+    """
+
+    seconds: float
+    parts: Mapping[str, float]
+    computed_tokens: int
+    waited: float = 0.0
+    staleness: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,6 +50,8 @@ class Played:
         values: For vine, V(s_0) … V(s_T) of the trajectory with that seed.
         extra_steps: Turns played to know them.
         extra_faults: Episodes played to know them that were lost; a state is worth the mean of the others.
+        beside: Where they were played while the update before was learned, what that took.
+        lost_workers: Rollout workers that died meanwhile and were replaced.
     """
 
     trajectories: list[Trajectory]
@@ -39,16 +59,8 @@ class Played:
     values: dict[int, list[float]]
     extra_steps: int
     extra_faults: int
-
-
-@dataclass(frozen=True)
-class _Share:
-    """What one rank has played, by group."""
-
-    groups: list[list[Trajectory]]
-    values: dict[int, list[float]]
-    extra_steps: int
-    extra_faults: int
+    beside: Beside | None = None
+    lost_workers: int = 0
 
 
 class Player:
@@ -78,6 +90,21 @@ class Player:
         self._policy, self._pool, self._schedule, self._config = policy, pool, schedule, config
         self._values, self._ranks, self._watch = values, ranks, watch
 
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens that went through the policy so far to play, padding included; on this rank."""
+        return self._policy.sampler.computed_tokens
+
+    def close(self) -> None:
+        """End what was started to play."""
+        self._policy.sampler.close_engine()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def play(self, update: int, interrupt: Interrupt, has_signal: Callable[[Group], bool]) -> Played:
         """Play an update's episodes.
 
@@ -97,7 +124,7 @@ class Player:
         usable: list[Group] = []
         telling: list[Group] = []
         values: dict[int, list[float]] = {}
-        extra_steps = extra_faults = 0
+        extra_steps = extra_faults = lost_workers = 0
         for round in range(config.dynamic_sampling + 1):
             shares = self._ranks.together(partial(self._round, update, round, interrupt))
             self._policy.sampler.reset()  # the cache's memory is free for the update
@@ -107,6 +134,7 @@ class Player:
                 values |= share.values
                 extra_steps += share.extra_steps
                 extra_faults += share.extra_faults
+                lost_workers += share.lost_workers
             fresh = usable_groups(
                 trajectories,
                 config.num_generations,
@@ -119,45 +147,20 @@ class Player:
                 if len(telling) >= config.groups_per_update:
                     break
         groups = (telling or usable)[: config.groups_per_update]
-        return Played(played, groups, values, extra_steps, extra_faults)
+        return Played(played, groups, values, extra_steps, extra_faults, lost_workers=lost_workers)
 
-    def _round(self, update: int, round: int, interrupt: Interrupt) -> _Share:
+    def _round(self, update: int, round: int, interrupt: Interrupt) -> Share:
         """Play this rank's groups."""
-        config, size = self._config, self._config.num_generations
-        states: dict[int, list[State]] | None = {} if self._values else None
+        size = self._config.num_generations
         episodes = self._schedule.episodes(update, round)
-        mine = self._ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)])
-        trajectories = collect(
+        return play_groups(
             self._policy,
             self._pool,
-            [episode for group in mine for episode in group],
-            deterministic=config.deterministic,
+            self._ranks.mine([episodes[i : i + size] for i in range(0, len(episodes), size)]),
+            self._config,
+            update=update,
+            round=round,
+            values=self._values,
             on_tick=interrupt.check,
-            states=states,
             watch=self._watch,
-            group_size=size,
-            policy_may_fail=True,  # a fault of the engine costs its episodes; if it lasts, fault_limit ends the run
         )
-        values: dict[int, list[float]] = {}
-        extra_steps = extra_faults = 0
-        if states is not None:
-            found = state_values(
-                self._policy,
-                self._pool,
-                trajectories,
-                states,
-                rollouts=config.vine_rollouts,
-                gamma=config.gamma,
-                seed=derive_seed(config.seed, "vine", update, round),
-                deterministic=config.deterministic,
-                on_tick=interrupt.check,
-                policy_may_fail=True,
-            )
-            extra_steps, extra_faults = found.env_steps, found.faults
-            values = {t.seed: v for t, v in zip(trajectories, found.values, strict=True) if v is not None}
-            trajectories = [  # one with a state of which nothing is known cannot be credited
-                dataclasses.replace(t, fault=f"StateUnknown: {found.lost[i]}") if t.valid and i in found.lost else t
-                for i, t in enumerate(trajectories)
-            ]
-        groups = [trajectories[i : i + size] for i in range(0, len(trajectories), size)]
-        return _Share(groups, values, extra_steps, extra_faults)

@@ -11,13 +11,14 @@ __all__ = ["Changes", "changes"]
 # Where it is written, for how long it goes on, what is told of it: no number of the run depends on these.
 _FREE = {"resume", "overwrite", "output_dir", "name", "updates", "epochs", "save_every", "keep_checkpoints"}
 _FREE |= {"log_trajectories", "monitors", "progress", "env_threads", "fault_alarm", "fault_limit", "protocol_mismatch"}
-_FREE |= {"rank_deadline", "group_deadline", "log_every"}
+_FREE |= {"rank_deadline", "group_deadline", "log_every", "ray_address"}
 _FREE |= {"eval_every"}  # of supervised training
 
 # What a run is told to change when it diverges or runs out of memory. The saved state fits all the same.
 _NOTED = {"learning_rate", "value_learning_rate", "lr_schedule", "warmup_ratio", "max_grad_norm", "kl_coef"}
 _NOTED |= {"device", "deterministic", "slots", "microbatch_tokens", "gradient_checkpointing", "share_prefix"}
 _NOTED |= {"num_generations", "max_turn_tokens", "max_episode_tokens"}
+_NOTED |= {"rollout_workers", "worker_groups", "worker_cpus", "worker_gpus", "sampler", "sampler_options"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping
     for name, value in now.items():
         old = before.get(name, defaults.get(name, value))
         if name in _FREE or old == value:
+            continue
+        if name == "rollout_workers" and old and value:  # who plays a piece does not matter
             continue
         # A coefficient that the run moves by itself goes on from where it was.
         moved = name == "kl_coef" and now.get("kl_control") == "auto"

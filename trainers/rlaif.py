@@ -235,7 +235,7 @@ def _judge(config: RLAIFConfig, options: GRPOConfig) -> Ask:
 
 def _going_on(place: Path) -> dict[str, Any]:
     """Return the options with which a run goes on where it has a checkpoint, and begins again where it has none."""
-    begun = any(place.glob("checkpoints/update-*/trainer.pt"))
+    begun = bool(finished_checkpoints(place / "checkpoints"))
     return {"output_dir": place.parent, "name": place.name, "resume": begun, "overwrite": not begun}
 
 

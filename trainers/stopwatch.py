@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 __all__ = ["Stopwatch"]
@@ -42,6 +42,17 @@ class Stopwatch:
             self._seconds[part] += seconds - self._inside.pop()
             if self._inside:
                 self._inside[-1] += seconds
+
+    def divide(self, part: str, seconds: Mapping[str, float]) -> None:
+        """Count for other parts what was counted for ``part``, where others did the work that was waited for.
+
+        Args:
+            part: Whose seconds they are so far.
+            seconds: By the part that they belong to.
+        """
+        for name, value in seconds.items():
+            self._seconds[name] += value
+            self._seconds[part] -= value
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds by part, in the order in which parts ended first."""

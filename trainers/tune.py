@@ -15,6 +15,7 @@ from typing import Any
 from trajgym.errors import CheckpointError, StorageError, TrainingError
 from trajgym.trainers.held_out import HeldOut
 from trajgym.trainers.interrupt import Interrupted
+from trajgym.trainers.runfolder import finished_checkpoints
 from trajgym.trainers.tune_config import TuneConfig
 from trajgym.trainers.tune_report import as_table, write_tune_report
 from trajgym.trainers.tune_run import Pruned, held_out, run_seed
@@ -86,7 +87,7 @@ def _run(config: TuneConfig, trial: Trial, folder: StudyFolder, search: Search, 
     try:
         for seed in range(config.seed + len(trial.runs), config.seed + config.seeds):
             place = folder.run_folder(trial, seed)
-            resume = any((place / "checkpoints").glob("update-*[0-9]"))  # a kill came after its first checkpoint
+            resume = bool(finished_checkpoints(place / "checkpoints"))  # a kill came after its first checkpoint
             options = config.trial(trial.parameters, seed=seed, folder=place, resume=resume, overwrite=not resume)
             watched = config.search == "optuna" and seed == config.seed
 

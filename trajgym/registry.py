@@ -48,6 +48,10 @@ class Registry(Mapping[str, T], Generic[T]):
         self._items[name] = item
         return item
 
+    def registered(self) -> dict[str, T]:
+        """Return what is known by now; looks for no further installed packages."""
+        return dict(self._items)
+
     def __getitem__(self, name: str) -> T:
         """Return the item called ``name``.
 

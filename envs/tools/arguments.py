@@ -28,6 +28,7 @@ __all__ = ["Arguments"]
 _KINDS = ("missing_argument", "unexpected_argument", "wrong_type", "number_too_large")  # the first one found is named
 _MAX_DEPTH = 100
 _MAX_BITS = 14_284  # 4,300 decimal digits, what Python itself is willing to print
+_ENCODE = json.JSONEncoder(default=dict).encode  # made once: json.dumps makes one for every call with a default
 _SHOWN = 60  # characters of a wrong value that are repeated to the policy
 _ALLOWED = (
     "str, int, float, bool, None, Literal[...], list[...], dict[str, ...], unions of these, "
@@ -81,6 +82,8 @@ class Arguments:
             self.schema: dict[str, Any] = _without_titles(self._model.model_json_schema())
         except (pydantic.PydanticUserError, TypeError, ValueError) as error:
             raise ToolDefinitionError(f"The parameters of tool {name!r} have no JSON schema: {error}") from error
+        # A value of exactly one of these types is what pydantic would make of it.
+        self._plain = hints if all(hint in (str, int, float, bool) for hint in hints.values()) else {}
         self.schema.setdefault("properties", {})
         self.schema.setdefault("required", [])
         self.signature = self._describe()
@@ -104,6 +107,8 @@ class Arguments:
             The keyword arguments, or what is wrong; of several mistakes the kind of the first one in the order
             values that no JSON holds, missing, unexpected, wrong type, and a message about all of them.
         """
+        if self._is_plain(arguments):
+            return {parameter: arguments[parameter] for parameter in self._plain}
         given: object = arguments  # whatever a parser made of it
         if not isinstance(given, Mapping):
             return CallError("bad_call_shape", f"The arguments of {self._name} must be an object. {self._use}")
@@ -112,7 +117,7 @@ class Arguments:
             kind, problem = unfit
             return CallError(kind, f"{self._name}: {problem}. {self._use}")
         try:
-            model = self._model.model_validate_json(json.dumps(arguments, default=dict), strict=True)
+            model = self._model.model_validate_json(_ENCODE(arguments), strict=True)
         except pydantic.ValidationError as error:
             return self._call_error(error, arguments)
         # A default is copied: a tool that changes its list must not change the next call's.
@@ -120,6 +125,22 @@ class Arguments:
             parameter: getattr(model, field) if parameter in arguments else copy.deepcopy(self._defaults[parameter])
             for field, parameter in self._fields.items()
         }
+
+    def _is_plain(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether all of the arguments are there and need neither checking nor converting, as nearly always."""
+        if not self._plain or type(arguments) is not dict or arguments.keys() != self._plain.keys():
+            return False
+        for parameter, value in arguments.items():
+            kind = type(value)
+            if kind is not self._plain[parameter]:
+                return False
+            if kind is str:
+                fits = value.isascii()
+            else:
+                fits = math.isfinite(value) if kind is float else value.bit_length() < 64
+            if not fits:
+                return False
+        return True
 
     @property
     def _use(self) -> str:

@@ -15,13 +15,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import _signal  # type: ignore[import-not-found]  # built in; `signal` wraps it
 import copy
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -31,7 +31,7 @@ from trajgym.envs.tools.worker import Outcome, finish, invoke, start
 from trajgym.errors import ConfigError, EnvironmentFault, EpisodeError, did_you_mean
 from trajgym.types import CallError, ToolCall, ToolResult
 
-__all__ = ["ToolSessions"]
+__all__ = ["ToolSessions", "side_by_side"]
 
 _MAX_CONCURRENT = 16
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ToolSessions:
         if len(lanes) == 1:
             drive(*lanes.values())
         elif lanes:
-            _side_by_side(drive, list(lanes.values()))
+            side_by_side(drive, list(lanes.values()))
         return tuple(result for result in results if result is not None)
 
     def clone(self) -> Self:
@@ -147,8 +147,8 @@ class ToolSessions:
         return ToolResult(call, outcome.content, outcome.error, seconds, session.isolation)
 
 
-def _side_by_side(work: Callable[[list[int]], None], lanes: list[list[int]]) -> None:
-    """Do ``work`` with every lane in some threads and wait for all of them.
+def side_by_side(work: Callable[[list[int]], None], lanes: Sequence[list[int]], *, most: int = _MAX_CONCURRENT) -> None:
+    """Do ``work`` with every lane in at most ``most`` threads and wait for all of them.
 
     The threads are daemons, unlike those of an executor: a tool that never returns must not keep the process alive.
 
@@ -166,8 +166,7 @@ def _side_by_side(work: Callable[[list[int]], None], lanes: list[list[int]]) -> 
                 errors[i] = error
 
     threads = [
-        threading.Thread(target=drive, name=f"trajgym-tool-{i}", daemon=True)
-        for i in range(min(len(lanes), _MAX_CONCURRENT))
+        threading.Thread(target=drive, name=f"trajgym-tool-{i}", daemon=True) for i in range(min(len(lanes), most))
     ]
     for thread in threads:
         thread.start()
@@ -216,7 +215,7 @@ class _InHere:
                 raise
             except Exception as error:
                 raise EnvironmentFault(f"The tool {self._tool.name!r} did not open: {error!r}") from error
-        with _users_interrupt():
+        with _TellInterrupts():
             return invoke(self._function, arguments, self._limit, (EnvironmentFault, _UsersInterrupt))
 
     def clone(self) -> _InHere:
@@ -316,19 +315,25 @@ class _UsersInterrupt(KeyboardInterrupt):
     """Ctrl-C at the keyboard, as opposed to a tool that raises KeyboardInterrupt."""
 
 
-@contextlib.contextmanager
-def _users_interrupt() -> Iterator[None]:
-    """Tell Ctrl-C from a KeyboardInterrupt of the tool, which must not end the run."""
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
+class _TellInterrupts:
+    """Tells Ctrl-C from a KeyboardInterrupt of the tool, which must not end the run.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _UsersInterrupt
+    Around every call, so it counts in microseconds: a class and not a generator, and the functions beneath those of
+    ``signal``, which look each handler up among their enums first.
+    """
 
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    __slots__ = ("_ours",)
+
+    def __enter__(self) -> None:
+        ours = threading.current_thread() is threading.main_thread()
+        self._ours = ours and _signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._ours:
+            _signal.signal(signal.SIGINT, _interrupt)
+
+    def __exit__(self, *error: object) -> None:
+        if self._ours:
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _UsersInterrupt

@@ -55,15 +55,32 @@ def test_a_run_that_never_gets_there_counts_with_its_whole_budget(
     assert (late.steps, late.reached, late.area) == (25, False, pytest.approx(0.2))
 
 
+def test_the_reference_plays_twice_as_long_and_is_measured_on_equal_turns(
+    learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = learning.cells
+    budget = cells.SETTINGS["long"].budget
+    longer = {cell.name for cell in cells.cells(1, ["long-*"]) if cell.budget > budget}
+    assert longer == {"long-trajectory-sparse-g1-s0", "long-trajectory-sparse-g0.9-s0"}
+    assert all(cell.budget <= cells.SETTINGS[cell.setting].budget for cell in cells.search_cells(1))
+    monkeypatch.setattr(learning.report, "_SMOOTH", 1)
+    monkeypatch.setattr(learning.report, "_LAST", 1)
+    half = budget / 2
+    found = learning.report.summarise(result([half, budget, 3 * half, 2 * budget], [0.0, 0.1, 0.9, 0.9]))
+    assert (found.steps, found.reached) == (3 * half, True)
+    assert (found.area, found.success, found.earned) == (pytest.approx(0.05), 0.1, 0.2)
+
+
 def test_cells_say_everything_in_their_names(learning: SimpleNamespace) -> None:
     cells = learning.cells
     everything = cells.cells(5)
     kinds = sum(len(cells.kinds(setting)) for setting in cells.SETTINGS)
     usual = {(r, g, m) for r in ("sparse", "dense", "hybrid") for g in (1.0, 0.9) for m in cells.METHODS}
+    usual -= {("sparse", g, "earned") for g in (1.0, 0.9)}
     assert all(usual <= set(cells.kinds(setting)) for setting in cells.SETTINGS)
     assert len({cell.name for cell in everything}) == len(everything) == 5 * kinds
     assert [cell.seed for cell in everything[: kinds + 1]] == [0] * kinds + [1], "a whole sweep of a seed comes first"
-    (one,) = cells.cells(5, ["long-return_to_go-hybrid-g0.9-s3"], {"long-return_to_go": 4e-3})
+    (one,) = cells.cells(5, ["long-return_to_go-hybrid-g0.9-s3"], {"long-return_to_go-hybrid": 4e-3})
     assert (one.setting, one.method, one.reward, one.gamma, one.seed, one.rate) == (
         *("long", "return_to_go", "hybrid", 0.9, 3),
         4e-3,
@@ -98,7 +115,19 @@ def test_the_rate_with_the_largest_area_is_taken(learning: SimpleNamespace) -> N
         result([10, 20], [0.9, 0.9], seed=0, rate=2e-3),
         result([10, 20], [0.2, 0.2], seed=seed, rate=2e-3, method="rebn"),
     ]
-    assert learning.report.best_rates(results) == {"long-trajectory": 4e-3, "long-rebn": 2e-3}
+    assert learning.report.best_rates(results) == {"long-trajectory-sparse": 4e-3, "long-rebn-sparse": 2e-3}
+
+
+def test_each_method_has_the_best_rate_of_each_reward(learning: SimpleNamespace) -> None:
+    seed = learning.cells.SEARCH_SEED
+    areas = {("sparse", 1e-4): 0.1, ("sparse", 3e-4): 0.2, ("hybrid", 1e-4): 0.9, ("hybrid", 3e-4): 0.1}
+    results = [result([10], [area], seed=seed, rate=rate, reward=reward) for (reward, rate), area in areas.items()]
+    best = learning.report.best_rates(results)
+    assert best == {"long-trajectory-sparse": 3e-4, "long-trajectory-hybrid": 1e-4}
+    rates = {(c.method, c.reward): c.rate for c in learning.cells.cells(1, ["long-*-g1-s0"], best)}
+    assert rates["trajectory", "sparse"] == 3e-4
+    assert rates["trajectory", "hybrid"] == 1e-4
+    assert rates["ppo", "sparse"] == learning.cells.RATES[0]
 
 
 def test_the_report_shows_what_is_there_and_names_what_is_missing(
@@ -153,7 +182,7 @@ def test_a_run_leaves_a_result_and_goes_on_where_it_was(
     assert turns[-1] >= 40 > turns[-2]
     assert not (tmp_path / "runs" / cell.name).exists()
     written = path.stat().st_mtime_ns
-    assert learning.runs.run_cell(cell, tmp_path).stat().st_mtime_ns == written, "what is done is not done again"
+    assert learning.runs.run_cell(cell, tmp_path, budget=40).stat().st_mtime_ns == written, "done is not done again"
     assert learning.runs.load_results(tmp_path) == [found]
 
     # Killed after the first part, a run ends as the other did.
@@ -184,11 +213,14 @@ def test_published_results_count_as_done(learning: SimpleNamespace, tmp_path: Pa
     learning.runs.publish(ours, published)
     assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     (theirs / "cells").mkdir(parents=True)
-    newer = result([7], [0.7], seconds=2.0)
+    newer = result([70], [0.7], seconds=2.0)
     (theirs / "cells" / "long-a.json").write_text(json.dumps(newer), encoding="utf-8")
     learning.runs.restore(published, theirs)
     assert learning.runs.load_results(theirs) == [newer, {**rows["long-b"], "seconds": 1}]
     assert (theirs / "models" / "house" / "config.json").read_text(encoding="utf-8") == "{}"
+    (theirs / "cells" / "long-a.json").write_text(json.dumps({**newer, "budget": 7}), encoding="utf-8")
+    learning.runs.restore(published, theirs)
+    assert learning.runs.load_results(theirs)[0]["budget"] == 20, "of two, the one that played longer"
     learning.runs.restore(published, theirs)
     learning.runs.publish(theirs, published)
     assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2

@@ -295,7 +295,7 @@ def test_gymnasium_wrappers() -> None:
     assert info["episode"]["l"] == 2
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
 def test_vector_environments_give_the_same_as_single_ones(mode: str) -> None:
     vector = gymnasium.make_vec("ArithmeticTool-v0", num_envs=3, vectorization_mode=mode, difficulty=2)
     singles = [gymnasium.make("ArithmeticTool-v0", difficulty=2) for _ in range(3)]

@@ -97,6 +97,28 @@ def test_the_logits_are_those_of_the_models_own_forward(name: str) -> None:
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_several_tokens_of_different_rows_are_read_in_one_pass(name: str) -> None:
+    model = MODELS[name]()
+    rows, lengths = torch.tensor([2, 0]), torch.tensor([17, 9])  # of a cache with three
+    tokens = torch.tensor([[0, 5, 7], [11, 13, 17]])  # the first row has two, padded on the left
+    positions = torch.tensor([[0, 17, 18], [9, 10, 11]])
+    plan = Pass(rows, positions, torch.tensor([[False, True, True], [True, True, True]]), int(lengths.max()) + 2)
+    decoder = find_decoder(model)
+    assert decoder is not None
+    with torch.inference_mode():
+        theirs, ours = filled(model, [9, 2, 17]), filled(model, [9, 2, 17])
+        theirs.begin(plan, plan.width)
+        expected = model(
+            input_ids=tokens, attention_mask=plan.visible(), position_ids=positions, use_cache=True, cache=theirs
+        ).logits[:, -1]
+        ours.begin(plan, plan.width)
+        torch.testing.assert_close(decoder(tokens, plan, ours), expected, rtol=1e-5, atol=1e-5)
+        for layer in range(len(model.model.layers)):
+            for a, b in zip(ours._buffers[layer], theirs._buffers[layer], strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
 def test_lower_precision_rounds_as_the_model_does() -> None:
     model = llama().to(torch.bfloat16)
     lengths = [6, 3]

@@ -11,7 +11,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 200), st.integers(0, 3)), max_size=3
 @given(LENGTHS, st.integers(1, 500))
 def test_every_stream_is_in_one_batch_and_batches_are_even(lengths: list[tuple[int, int]], most: int) -> None:
     # The stream's number is its first token, so no two start alike.
-    streams = [Stream(k, k, 0, [k] + [0] * (n - 1), cached=cached) for k, (n, cached) in enumerate(lengths)]
+    streams = [Stream(k, k, 0, (), [k] + [0] * (n - 1), cached=cached) for k, (n, cached) in enumerate(lengths)]
     found = []
     for batch in batches(streams, most):
         sizes = [len(chunk.tokens) for chunk in batch]
@@ -25,6 +25,6 @@ def test_every_stream_is_in_one_batch_and_batches_are_even(lengths: list[tuple[i
 
 
 def test_equal_beginnings_are_one_chunk_and_equal_continuations_are_not() -> None:
-    streams = [Stream(k, k, 0, [1, 2, 3], cached=cached) for k, cached in enumerate([0, 0, 7, 7, 0])]
+    streams = [Stream(k, k, 0, (), [1, 2, 3], cached=cached) for k, cached in enumerate([0, 0, 7, 7, 0])]
     chunks = [[stream.id for stream in chunk.streams] for batch in batches(streams, 100) for chunk in batch]
     assert sorted(chunks) == [[0, 1, 4], [2], [3]]

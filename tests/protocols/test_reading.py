@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajgym.protocols import PROTOCOLS, Protocol, SingleCall
+from trajgym.protocols import PROTOCOLS, Protocol, SingleCall, reading
 from trajgym.protocols.reading import TURN_MARK, read_turn
 from trajgym.types import ToolCall, ToolSpec
 
@@ -91,3 +92,11 @@ def test_marks(text: str, mark: str) -> None:
     found = TURN_MARK.search(text)
     assert found is not None
     assert found[0] == mark
+
+
+@given(text=st.lists(st.sampled_from([*PIECES, "`", "~~~", "</s>", "<think>", "</think>"]), max_size=14).map("".join))
+def test_text_without_markup_is_read_as_all_other(text: str) -> None:
+    quick = read_turn(text, "<tool_call>")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_MARKUP", re.compile(""))
+        assert read_turn(text, "<tool_call>") == quick

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajgym.protocols.strict_json import read_json
+from trajgym.protocols import strict_json
+from trajgym.protocols.strict_json import MAX_DIGITS, read_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -32,6 +33,20 @@ def test_every_beginning_of_a_value_is_cut_and_not_wrong(value: Any, data: st.Da
     assert found.error is not None
     assert found.error.kind == "truncated_call"
     assert not found.complete
+
+
+@given(
+    st.text(st.sampled_from([*'{}[]:,"\\/ \n0129.eE+-tuD8é', "\ud83d", "\ude00", "\x01"]))
+    | VALUES.map(json.dumps)
+    | st.integers(60, 70).map(lambda depth: "[" * depth + "]" * depth)
+    | st.integers(MAX_DIGITS - 2, MAX_DIGITS + 2).map(lambda digits: "-" + "7" * digits),
+    st.text(max_size=3),
+)
+def test_python_own_reader_changes_nothing(value: str, tail: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        quick = read_json(value + tail)
+        patch.setattr(strict_json, "_QUICK", -1)
+        assert repr(read_json(value + tail)) == repr(quick)  # 1 is not 1.0
 
 
 def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

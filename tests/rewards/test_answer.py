@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from fractions import Fraction
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajgym.errors import DataError
+from trajgym.rewards import answer
 from trajgym.rewards.answer import correct, equal, read, truth
 from trajgym.rewards.answer_reading import MARKER_RULES, MAX_CHARACTERS, REASONS, RULES, Reading
 
@@ -307,3 +309,41 @@ def _seconds(text: str) -> float:
     started = time.perf_counter()
     assert read(text).reason == "nothing"
     return time.perf_counter() - started
+
+
+PIECES = [
+    "####",
+    "#### 72",
+    "#### 007",
+    "#",
+    "72",
+    "-3",
+    "1,000",
+    " ",
+    "\n",
+    "\u2028",
+    "A: 5",
+    "answer is 7",
+    "or 73",
+    "not ",
+]
+PIECES += [
+    "\\boxed{72}",
+    "<answer>72</answer>",
+    "User:",
+    "```",
+    "</think>",
+    "<|im_end|>",
+    "<tool_response>",
+    ".",
+    "\u0661",
+]
+
+
+@given(text=st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_the_plainest_answer_is_read_as_all_others(text: str) -> None:
+    for end in ("", "\n#### 72", "\n####0\n "):
+        quick = read(text + end)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(answer, "_PLAIN", re.compile("(?!)"))
+            assert read(text + end) == quick

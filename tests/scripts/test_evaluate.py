@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from trajgym.cli import main
+from trajgym.policies.catalogue import POLICIES
 
 ARGS = ["evaluate", "--env", "ArithmeticTool-v0", "--limit", "6"]
 
@@ -188,6 +191,46 @@ def test_names_and_addresses_of_endpoints(monkeypatch: pytest.MonkeyPatch) -> No
         assert (player.settings["model"], player.settings["url"]) == (name, url)
         assert (player.settings["tool_role"], player.settings["calls"]) == ("tool", "text")
         player.policy.close()  # type: ignore[attr-defined]
+
+
+def test_a_registered_policy_plays_again_when_its_code_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(POLICIES, "_items", POLICIES.registered())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    played: list[str] = []
+    for answer in ("0", "0", "1"):
+        (tmp_path / "answering.py").write_text(
+            "from trajgym.policies.base import TextPolicy\n"
+            "class Answering(TextPolicy):\n"
+            "    def act(self, messages, task, seed=0):\n"
+            f"        self.told('{answer}')\n"
+            f"        return '#### {answer}'\n"
+        )
+        monkeypatch.delitem(sys.modules, "answering", raising=False)
+        importlib.invalidate_caches()
+        policy = importlib.import_module("answering").Answering
+        policy.told = staticmethod(played.append)
+        POLICIES.register("answering", lambda env, policy=policy: policy(8), replace=True)
+        assert run(tmp_path, "--model", "answering", "--limit", "2") == 0
+    assert played == ["0", "0", "1", "1"]  # the second time, nothing
+    maker = tmp_path / "making.py"
+    for capacity in (1, 2):
+        maker.write_text(f"from answering import Answering\ndef make(env):\n    return Answering({capacity})\n")
+        monkeypatch.delitem(sys.modules, "making", raising=False)
+        importlib.invalidate_caches()
+        POLICIES.register("answering", importlib.import_module("making").make, replace=True)
+        assert run(tmp_path, "--model", "answering", "--limit", "2") == 0
+    assert played == ["0", "0", *["1"] * 6]  # what makes it is part of it
+
+
+def test_what_a_registered_name_makes_must_be_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(POLICIES, "_items", POLICIES.registered())
+    POLICIES.register("nothing", lambda env: None)  # type: ignore[arg-type, return-value]
+    assert run(tmp_path, "--model", "nothing") == 2
+    assert "'nothing' must make a trajgym.policies.Policy" in capsys.readouterr().err
 
 
 def test_a_corrupt_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ class Launched:
             [*command, *options],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            env={**os.environ, **variables},
         )
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read)

@@ -174,7 +174,7 @@ def launch(identity_options: dict[str, Any]) -> Iterator[Callable[..., list[subp
         code = _RANK.format(
             tests=str(Path(__file__).parent), extra=extra, options=json.dumps({**identity_options, **options})
         )
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
         begun = [
             subprocess.Popen(
                 [sys.executable, "-c", code],

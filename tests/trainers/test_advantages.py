@@ -24,7 +24,7 @@ GAMMA_AND_SIZE = [(1.0, 2), (0.9, 3), (0.7, 4), (0.5, 2), (0.0, 3)]
 PROCESSES = ["stop or go", "terminal", "negative", "loop", "random 1", "random 2"]
 MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
     "trajectory": [{"baseline": "none"}],
-    "return_to_go": [{"baseline": "absorbing"}, {"baseline": "v0"}, {"baseline": "none"}],
+    "return_to_go": [{"baseline": "earned"}, {"baseline": "absorbing"}, {"baseline": "v0"}, {"baseline": "none"}],
     "anchor": [{"fallback": "absorbing"}, {"fallback": "none"}],
     "gae": [{"lam": 1.0, "baseline": "none"}],
 }

@@ -24,7 +24,7 @@ ALL = sorted(ESTIMATORS)
 UNBIASED: list[tuple[str, dict[str, Any]]] = [
     ("trajectory", {}),
     ("trajectory", {"baseline": "none"}),
-    *(("return_to_go", {"baseline": b}) for b in ("step", "absorbing", "v0", "none")),
+    *(("return_to_go", {"baseline": b}) for b in ("step", "earned", "absorbing", "v0", "none")),
     *(("anchor", {"fallback": f}) for f in ("step", "absorbing", "none")),
     ("vine", {}),
     ("gae", {"lam": 1.0}),

@@ -50,8 +50,35 @@ def test_return_to_go_by_hand() -> None:
     assert return_to_go([[1.0, 2.0], [4.0]], gamma=0.5) == [[2.0 - 4.0, 0.5 * 2.0], [4.0 - 2.0]]
     assert return_to_go([[1.0, 2.0], [4.0]], gamma=0.5, discount_weight="dropped")[0][1] == 2.0
     three = [[1.0, 2.0], [4.0], [0.0, 1.0]]
+    assert return_to_go(three, gamma=1.0)[0] == [3.0 - (4.0 + 1.0) / 2, 2.0 - 1.0]
     assert return_to_go(three, gamma=1.0, baseline="absorbing")[0] == [3.0 - (4.0 + 1.0) / 2, 2.0 - (0.0 + 1.0) / 2]
     assert return_to_go(three, gamma=1.0, baseline="v0")[0] == [3.0 - 2.5, 2.0 - 2.5]
+
+
+def test_who_had_earned_the_same_is_the_better_comparison() -> None:
+    group = [[1.0, 4.0], [1.0, 2.0], [0.0, 8.0], [0.0, 0.0], [3.0, 6.0]]
+    found = return_to_go(group, gamma=1.0, baseline="earned")
+    others = (2.0 + 8.0 + 0.0 + 6.0) / 4
+    assert found[0] == [5.0 - (3.0 + 8.0 + 0.0 + 9.0) / 4, 4.0 - (2.0 + others) / 2]
+    assert found[4][1] == 6.0 - (4.0 + 2.0 + 8.0 + 0.0) / 4  # nobody else had 3
+    # Sums that ought to be equal are, whatever the digits that floats lose: here 0.1 + 0.2 - 0.3 is 3e-17.
+    zero = return_to_go(
+        [[0.1, 0.2, -0.3, 1.0], [0.0, 0.0, 0.0, 5.0], [1.0, 0.0, 0.0, 0.0]], gamma=1.0, baseline="earned"
+    )
+    assert zero[0][3] == pytest.approx(1.0 - (5.0 + 2.5) / 2)
+    # The same rewards in another order are the same sum.
+    mixed = return_to_go(
+        [[0.1, 0.2, 0.3, 1.0], [0.3, 0.2, 0.1, 0.0], [9.0, 0.0, 0.0, 5.0]], gamma=1.0, baseline="earned"
+    )
+    assert mixed[0][3] == pytest.approx(1.0 - (0.0 + (0.0 + 5.0) / 2) / 2)
+
+
+@settings(max_examples=25)
+@given(ragged)
+def test_where_the_end_alone_pays_all_have_earned_the_same(rewards: list[list[float]]) -> None:
+    terminal = [[0.0] * (len(row) - 1) + [row[-1]] for row in rewards]
+    for gamma in (1.0, 0.9):
+        assert return_to_go(terminal, gamma=gamma, baseline="earned") == return_to_go(terminal, gamma=gamma)
 
 
 @settings(max_examples=25)

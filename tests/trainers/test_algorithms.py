@@ -190,14 +190,14 @@ def test_fresh_rollouts_give_values_and_count_as_work(identity_options: dict[str
 def test_states_of_which_nothing_is_known_leave_the_group(
     identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trajgym.trainers.player as player
+    import trajgym.trainers.rollout_share as rollout_share
     from trajgym.trainers.vine import StateValues
 
     def half(policy: Any, pool: EnvPool, trajectories: Any, states: Any, **options: Any) -> StateValues:
         values: list[Any] = [None if i == 0 else [0.0] * (len(t.steps) + 1) for i, t in enumerate(trajectories)]
         return StateValues(values, {0: "its rollouts failed"}, 1, 7, 1)
 
-    monkeypatch.setattr(player, "state_values", half)
+    monkeypatch.setattr(rollout_share, "state_values", half)
     trainer = GRPOTrainer(load_config({**identity_options, "estimator": "vine"}))
     with Interrupt() as interrupt, trainer.pool:
         played = trainer.gather(interrupt)

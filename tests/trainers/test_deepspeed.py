@@ -53,7 +53,7 @@ def test_two_ranks_train_what_one_would(name: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     command = [sys.executable, "-c", RANK.format(steps=STEPS), str(tiny_path()), json.dumps(options)]
     processes = [
         subprocess.Popen(

@@ -229,3 +229,9 @@ def test_where_weights_of_the_reward_move_success_counts() -> None:
 def test_a_rising_reward_is_never_flat_though_it_is_noisy() -> None:
     values = [value + 0.02 * i for i, value in enumerate(noisy(0.2, 40))]
     assert BY_NAME["reward_flat"](History(rows(40, reward=values)), {}) is None
+
+
+def test_a_gap_that_is_corrected_is_told_of_where_it_is_large() -> None:
+    rule, corrected = BY_NAME["sampler_gap"], {"sampler_correction": True}
+    assert rule(History(rows(3, sampler_gap=0.4)), corrected) is None
+    assert rule(History(rows(3, sampler_gap=0.6)), corrected) is not None

@@ -67,6 +67,23 @@ def test_a_slow_tool_bounds_its_episode() -> None:
     assert found.bound == pytest.approx(3 * 1.0 + 60.0 + 5 * 4210 / 1000)
 
 
+def test_what_is_played_beside_the_learning_shares_its_device_and_hides_waiting() -> None:
+    learning = 5 * 4210 / 1000
+    compute = efficiency(SHAPE, COUNTS, {"lockstep": 5.0}, 50.0, PEAKS, waited=2.0)
+    assert compute.limit == "compute"
+    assert compute.bound == pytest.approx(8.42 + learning)
+    assert compute.lockstep_loss == 2 / 50
+    assert efficiency(SHAPE, COUNTS, {"lockstep": 5.0}, 50.0, PEAKS, waited=9.0).lockstep_loss == 5 / 50
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0, 60.0), Chain(5, 0, 0.0)))
+    latency = efficiency(SHAPE, counts, {}, 100.0, PEAKS, waited=0.0)
+    assert latency.limit == "latency"
+    assert latency.bound == pytest.approx(3 * 1.0 + 60.0)
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0, 10.0), Chain(5, 0, 0.0)))
+    both = efficiency(SHAPE, counts, {}, 100.0, PEAKS, waited=0.0)
+    assert both.limit == "compute"  # episodes that wait for less than the learning takes are hidden behind it
+    assert both.bound == pytest.approx(8.42 + learning)
+
+
 def test_adapters_need_less_and_ranks_share() -> None:
     full = efficiency(SHAPE, COUNTS, {"train": 1.0}, 50.0, PEAKS)
     adapted = efficiency(SHAPE, COUNTS, {"train": 1.0}, 50.0, PEAKS, adapters=1)
@@ -76,6 +93,14 @@ def test_adapters_need_less_and_ranks_share() -> None:
     assert two.mfu == pytest.approx(full.mfu / 2)
     # each rank decodes its own streams, but the longest episode takes as long as before
     assert (two.limit, two.bound) == ("bandwidth", pytest.approx(5.0 + 5 * 4210 / 1000 / 2))
+
+
+def test_workers_play_in_the_place_of_ranks() -> None:
+    learning = 5 * 4210 / 1000
+    four = efficiency(SHAPE, COUNTS, {}, 50.0, PEAKS, workers=4)
+    assert four.bound == pytest.approx(5.0 + learning)  # the longest episode; what is learned is learned by one
+    beside = efficiency(SHAPE, COUNTS, {}, 50.0, PEAKS, waited=0.0, workers=4)
+    assert beside.bound == pytest.approx(learning)  # on a device of its own
 
 
 def test_a_value_model_has_no_head() -> None:

@@ -18,7 +18,7 @@ from trajgym.envs.base import ToolEnv
 from trajgym.errors import EnvironmentFault, RewardError, TrainingError
 from trajgym.evaluation.records import read_trajectories
 from trajgym.rollout import derive_seed
-from trajgym.trainers import player
+from trajgym.trainers import rollout_share
 from trajgym.trainers.config import load_config
 from trajgym.trainers.groups import usable_groups
 from trajgym.trainers.grpo import GRPOTrainer, train
@@ -329,7 +329,7 @@ def test_an_engine_that_breaks_down_while_states_are_valued_costs_those_rollouts
             monkeypatch.setattr(sampler, "step", breaks)
         return state_values(*args, **kwargs)
 
-    monkeypatch.setattr(player, "state_values", values)
+    monkeypatch.setattr(rollout_share, "state_values", values)
     first, second = metrics(trainer.run())
     assert 0 < broken[0] == first["faults/ValueRollout"] <= 8
     assert (first["fault_share"], first["groups"], second["fault_share"]) == (0.0, 2.0, 0.0)
@@ -369,7 +369,7 @@ def test_processes_end_well_although_an_environment_hangs_for_ever(
     processes = []
     for rank in range(count):
         place = {**launch, "RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}
-        environment = {**os.environ, **place, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        environment = {**os.environ, **place, "ACCELERATE_USE_CPU": "true"}
         command = [sys.executable, "-c", code]
         out = subprocess.PIPE
         processes.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True, env=environment))

@@ -167,9 +167,8 @@ train(load_config(json.loads({options!r})))
 @contextlib.contextmanager
 def run_elsewhere(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
     code = RUN.format(tests=str(Path(__file__).parent), options=json.dumps(options))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         yield process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -60,12 +59,13 @@ print("ready", flush=True)
 train(load_config(json.loads({options!r})))
 """
 
-# The same run in five shapes: what is kept between updates differs.
+# The same run in six shapes: what is kept between updates differs.
 SHAPES: dict[str, dict[str, Any]] = {
     "full": {"kl_coef": 0.02, "lr_schedule": "linear"},
     "bfloat16": {"dtype": "bfloat16", "kl_coef": 0.02, "kl_control": "auto", "minibatches": 2},
     "lora": {"use_lora": True, "lora_targets": ["q_proj", "v_proj"], "advantage_scale": "ema_std"},
     "ppo": {"algorithm": "ppo", "minibatches": 2},
+    "ahead": {"rollout_ahead": 1, "sampler_correction": True, "kl_coef": 0.02, "minibatches": 2},
     "vine": {"estimator": "vine", "vine_rollouts": 2, "env": "TestTwice-v0", "max_episode_tokens": 48},
 }
 # Where a process kills itself: in the n-th call of something, before or after it was done, n up to this.
@@ -80,9 +80,8 @@ MOMENTS = {
 
 def start(options: dict[str, Any], moment: tuple[str, int, bool] = ("", 0, False)) -> subprocess.Popen[str]:
     code = CODE.format(tests=str(Path(__file__).parent), options=json.dumps(options), moment=moment)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     for line in process.stdout:

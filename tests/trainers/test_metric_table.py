@@ -33,9 +33,10 @@ def test_the_page_names_what_people_look_for() -> None:
     "options",
     [
         {"kl_coef": 0.05},
+        {"rollout_ahead": 1, "sampler_correction": True},
         {"algorithm": "ppo", "reward_schedule": {"accuracy": [(0.0, 1.0), (1.0, 2.0)]}},
     ],
-    ids=["grpo", "ppo"],
+    ids=["grpo", "ahead", "ppo"],
 )
 def test_everything_that_a_run_logs_is_described(
     options: dict[str, Any], identity_options: dict[str, Any], capsys: pytest.CaptureFixture[str]
@@ -48,6 +49,8 @@ def test_everything_that_a_run_logs_is_described(
     assert always <= logged
     ppo = {name for name, metric in METRICS.items() if metric.when == "ppo"}
     assert (ppo <= logged) == (options.get("algorithm") == "ppo")
+    ahead = {name for name, metric in METRICS.items() if metric.when == "with rollout_ahead"}
+    assert ahead & logged == (ahead if options.get("rollout_ahead") else set())
     assert ("kl" in logged) == (options.get("kl_coef", 0.0) > 0)
 
 

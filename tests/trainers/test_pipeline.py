@@ -189,7 +189,7 @@ def test_the_worse_model_is_not_deployed(done: Path, options: Callable[..., Opti
     pipeline = AgenticRLPipeline(options(done.parent, eval={"max_samples": 2}))
     (pair,) = pipeline.folder.records["grpo_evaluation"].result["comparisons"]
     assert pipeline._choice()[0] == "grpo"
-    pair |= {"low": -0.4, "high": -0.1}
+    pair |= {"difference": -0.25, "low": -0.4, "high": -0.1, "significant": True}
     assert pipeline._choice() == ("sft", "GRPO's model is clearly worse than SFT's, so SFT's is deployed.")
     asked = AgenticRLPipeline(options(done.parent, deploy={"model": "sft"}))
     assert asked._choice()[0] == "sft"

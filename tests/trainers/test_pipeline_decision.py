@@ -32,6 +32,11 @@ def test_decisions(comparisons: list[dict[str, Any]], words: str) -> None:
     assert decision["because"][0] == in_words(comparisons[0])
 
 
+def test_an_interval_beside_zero_decides_nothing_where_chance_explains_it() -> None:
+    few = pair("sft", "grpo", 0.02, 0.3) | {"p_value": 0.125, "significant": False}  # four fixed, none broken
+    assert "cannot be told from chance" in decide([few], [])["next"]
+
+
 def test_a_stop_comes_first() -> None:
     decision = decide([pair("before", "sft", 0.02, 0.2)], ["The form is the weakness."], stopped="Not met.")
     assert decision["next"] == "Improve SFT before any RL. The form is the weakness."

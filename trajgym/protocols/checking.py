@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +46,6 @@ class Findings:
     def add(self, found: ToolCall | CallError) -> None:
         """Append a call, giving it its id, or keep an error if it is the first."""
         if isinstance(found, ToolCall):
-            self._calls.append(dataclasses.replace(found, id=f"call_{len(self._calls)}"))
+            self._calls.append(ToolCall(found.name, found.arguments, f"call_{len(self._calls)}"))
         else:
             self.error = self.error or found

@@ -28,9 +28,10 @@ _END_OF_TURN = re.compile(
 )
 # What acts even within text that nothing escapes: the end of the turn, and the borders of reasoning.
 TURN_MARK = re.compile(f"{_END_OF_TURN.pattern}|{REASONING.pattern}")
+_ANSWER = re.compile(r"<tool_response>")
+_MARKUP = re.compile(f"{TURN_MARK.pattern}|{_ANSWER.pattern}|[`~]|Observation:")  # without any, all of a turn acts
 _BACKTICKS = re.compile(r"`+")
 _LINE_WITH_BACKTICKS = re.compile(r"^[^`\n]*+`.*$", re.MULTILINE)
-_ANSWER = re.compile(r"<tool_response>")
 _OBSERVATION = re.compile(r"^[ \t]*Observation:", re.MULTILINE)
 
 
@@ -88,6 +89,8 @@ def read_turn(
         reasoning_tag: What reasoning stands between; its group ``close`` is empty for an opening tag.
     """
     live = blanked(text, opaque)
+    if reasoning_tag is REASONING and not _MARKUP.search(live) and not any(stop in live for stop in stops):
+        return Turn(text, live)
     end = _END_OF_TURN.search(live)
     if end:
         text, live = text[: end.start()], live[: end.start()]

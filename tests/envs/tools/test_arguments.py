@@ -50,6 +50,12 @@ def lookup(table: str, row: int, exact: bool = False, tags: list[str] = []) -> s
 
 
 @tool
+def weigh(name: str, count: int, weight: float, sure: bool = True) -> str:
+    """Weigh."""
+    return f"{name} {count} {weight} {sure}"
+
+
+@tool
 def calculator(expression: str) -> str:
     """Compute."""
     return expression
@@ -255,6 +261,19 @@ class TestReading:
         )
         unfit = isinstance(read, CallError) and read.kind in ("bad_unicode", "non_finite_number", "number_too_large")
         assert unfit or isinstance(read, dict) == right
+
+    @given(
+        name=st.text(alphabet=st.characters()) | st.none() | st.integers(),
+        count=st.integers() | st.booleans() | st.sampled_from([2**63, -(2**80), 10**5000]) | st.floats(),
+        weight=st.floats() | st.integers() | st.booleans(),
+        sure=st.booleans() | st.integers(0, 1),
+    )
+    def test_what_needs_no_conversion_is_read_as_all_else(self, **arguments: Any) -> None:
+        quick = weigh.read(arguments)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(weigh._arguments, "_plain", {})
+            slow = weigh.read(arguments)
+        assert repr(quick) == repr(slow)  # tells 1 from 1.0 and True, and NaN from nothing
 
 
 def _rows() -> Iterator[Any]:

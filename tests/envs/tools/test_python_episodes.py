@@ -58,11 +58,12 @@ def pool(python: Tool) -> Pool:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(pool: Pool) -> Iterator[None]:
+    gc.collect()  # what earlier tests dropped
     files = len(os.listdir("/proc/self/fd")) - len(python_file._pools)
     yield
     gc.collect()
     assert live(pool) == 0
-    assert len(os.listdir("/proc/self/fd")) - len(python_file._pools) == files
+    assert len(os.listdir("/proc/self/fd")) - len(python_file._pools) <= files  # fewer where an earlier test ends late
 
 
 def live(pool: Pool) -> int:
