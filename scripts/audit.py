@@ -20,6 +20,7 @@ from trajgym.errors import ConfigError, TrajgymError
 from trajgym.evaluation.audit import GAMMA, Audit, Finding, Row, audit
 from trajgym.policies.exploiters import EXPLOITS, WRONG
 from trajgym.rewards import RewardCriteria
+from trajgym.scripts.arguments import env_kwargs
 from trajgym.types import to_json
 
 __all__ = ["main"]
@@ -54,7 +55,7 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--tasks", type=int, default=20, metavar="N", help="tasks to play (20)")
     parser.add_argument("--seed", type=int, default=0, help="decides the tasks and all draws (0)")
     parser.add_argument("--gamma", type=float, default=GAMMA, help=f"discount per turn ({GAMMA:g})")
-    parser.add_argument("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")
+    parser.add_argument("--env-kwargs", type=env_kwargs, default={}, metavar="JSON", help="arguments of gym.make")
     parser.add_argument("--exploits", type=_names, default=None, metavar="A,B", help="exploits by name (all)")
     parser.add_argument("--strict", action="store_true", help="count leaks as findings")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON, - for the standard output")
@@ -222,13 +223,3 @@ def _names(text: str) -> list[str]:
             f"must be names with a comma between them, such as sparse,hybrid, got {text!r}"
         )
     return names
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('must be an object such as {"difficulty": 3}')
-    return value

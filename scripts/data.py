@@ -9,9 +9,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from trajgym.errors import ConfigError, TrajgymError
+from trajgym.scripts.arguments import env_kwargs
 from trajgym.trainers.data_near import NEAR
 from trajgym.trainers.data_prompts import Prompter, load_tokenizer
 from trajgym.trainers.data_quality import Quality, check_quality, format_of
@@ -49,7 +49,7 @@ def main(args: Sequence[str]) -> int:
     make.add_argument("--seed", type=int, default=0, help="decides which rows, and the new numbers (0)")
     make.add_argument("--model", default="tiny", help="whose template it is for (tiny)")
     make.add_argument("--env", default="GSM8KTool-v0", help="environment to train in (GSM8KTool-v0)")
-    make.add_argument("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")
+    make.add_argument("--env-kwargs", type=env_kwargs, default={}, metavar="JSON", help="arguments of gym.make")
     make.add_argument("--copies", type=int, default=1, metavar="N", help="times that a problem is renumbered (1)")
     actions.add_parser("list", help="list the registered data sets")
     options = parser.parse_args(args)
@@ -174,13 +174,3 @@ def _write(path: Path, text: str) -> None:
                 raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}") from error
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('must be an object such as {"tools": ["python"]}')
-    return value

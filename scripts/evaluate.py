@@ -23,6 +23,7 @@ from trajgym.evaluation.store import Store
 from trajgym.evaluation.summary import summarise
 from trajgym.policies.catalogue import POLICIES
 from trajgym.rollout import fault_summary
+from trajgym.scripts.arguments import env_kwargs
 from trajgym.scripts.evaluate_changes import CHANGES, find_change
 from trajgym.scripts.evaluate_players import Player, load
 from trajgym.types import Task
@@ -215,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
         "installed package's policy; may be given several times",
     )
     add("--env", default="GSM8KTool-v0", help="environment id, see `trajgym envs` (GSM8KTool-v0)")
-    add("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")
+    add("--env-kwargs", type=env_kwargs, default={}, metavar="JSON", help="arguments of gym.make")
     add("--split", default="test", help="which part of the environment's tasks (test); '' where it has no parts")
     add("--data", type=Path, metavar="FILE", help="tasks from a file of JSON lines with question and answer")
     add("--limit", type=int, metavar="N", help="the first N tasks (all of a data set, else 200)")
@@ -258,16 +259,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="auto", help="'auto', 'cpu', 'cuda', …")
     add("--device-map", metavar="MAP", help="deals layers to GPU, memory and disk: auto, or a JSON object")
     return parser
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('must be an object such as {"difficulty": 3}')
-    return value
 
 
 def _numbers(text: str) -> list[int]:

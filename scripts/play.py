@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from trajgym.envs.make import make
 from trajgym.envs.transcript import transcript
 from trajgym.errors import ConfigError
 from trajgym.policies.scripted import HumanPolicy
+from trajgym.scripts.arguments import env_kwargs
 from trajgym.types import Message, Step, ToolCall
 
 __all__ = ["main"]
@@ -35,7 +35,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="trajgym play", description=__doc__)
     parser.add_argument("env", help="environment id, see `trajgym envs`")
     parser.add_argument("--seed", type=_seed, default=None, help="seed of the first episode")
-    parser.add_argument("--env-kwargs", type=_json_object, default={}, metavar="JSON", help="arguments of gym.make")
+    parser.add_argument("--env-kwargs", type=env_kwargs, default={}, metavar="JSON", help="arguments of gym.make")
     options = parser.parse_args(args)
     env = make(options.env, **options.env_kwargs)
     inner: Any = env.unwrapped
@@ -106,13 +106,3 @@ def _seed(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text):
         raise argparse.ArgumentTypeError(f"must be a whole number of 0 or more, got {text!r}")
     return int(text)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('must be an object such as {"difficulty": 3}')
-    return value

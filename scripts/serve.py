@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
-import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trajgym.errors import ConfigError
+from trajgym.scripts.arguments import env_kwargs
 from trajgym.serving.limits import Limits
 
 __all__ = ["main"]
@@ -81,16 +80,6 @@ def _key(file: Path | None) -> str | None:
     return key
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError('must be an object such as {"difficulty": 3}')
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trajgym serve", description=__doc__, epilog="docs/serving.md tells more.")
     add = parser.add_argument
@@ -107,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--thinking", action="store_true", help="let the chat template open a reasoning block, where it has one")
     add("--instructions", choices=("schema", "signature"), help="how tools are described to the model, as in training")
     add("--env", metavar="ENV", help="environment whose tool loop /agent runs, see `trajgym envs`")
-    add("--env-kwargs", type=_object, default={}, metavar="JSON", help="arguments of gym.make")
+    add("--env-kwargs", type=env_kwargs, default={}, metavar="JSON", help="arguments of gym.make")
     limits = parser.add_argument_group("limits")
     told = dict(re.findall(r"^ {8}(\w+): (.+?)[.;:](?:\s|$)", Limits.__doc__ or "", re.MULTILINE))
     for field in dataclasses.fields(Limits):

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trajgym.trainers.hardware import cpu_name
@@ -23,6 +23,7 @@ _SECONDS = 0.3  # for each of the two measurements, once the sizes are found
 _LONG_ENOUGH = 0.02  # seconds of one multiplication or copy
 _SMALLEST, _LARGEST = 256, 8192  # rows of a matrix
 _COPY = {"cpu": 1 << 28, "cuda": 1 << 30}  # bytes, far beyond any cache
+_BUSY = 0.5  # load average per core from which on others take a share of what is measured
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class Peaks:
         bandwidth: Bytes per second, read and written, in a copy.
         device: What was measured, for people.
         dtype: Number format of the product.
+        quiet: Whether nothing else kept the machine busy, as far as its load tells.
     """
 
     flops: float
     bandwidth: float
     device: str
     dtype: str
+    quiet: bool = True
 
 
 def cache_folder(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
@@ -87,7 +90,9 @@ def kept_peaks(folder: Path | None = None) -> list[Peaks]:
 def peaks_of(device: str = "cpu", dtype: str = "float32", *, folder: Path | None = None, again: bool = False) -> Peaks:
     """Return the peaks of a device, measured in about a second where no earlier measurement is kept.
 
-    A damaged file counts as none, and a cache that cannot be written costs the measurement each time, nothing else.
+    What was measured beside other work is too low, and flatters every share of it: it is measured again once the
+    machine is quiet, and the better of both is kept. A damaged file counts as none, and a cache that cannot be written
+    costs the measurement each time, nothing else.
 
     Args:
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …
@@ -97,8 +102,11 @@ def peaks_of(device: str = "cpu", dtype: str = "float32", *, folder: Path | None
     """
     path = _file(fingerprint(_part(device), dtype), folder)
     peaks = None if again else _read(path)
-    if peaks is None:
-        peaks = measure_peaks(device, dtype)
+    if peaks is None or (not peaks.quiet and _quiet()):
+        earlier, peaks = peaks, measure_peaks(device, dtype)
+        if earlier is not None:
+            flops, bandwidth = max(peaks.flops, earlier.flops), max(peaks.bandwidth, earlier.bandwidth)
+            peaks = replace(peaks, flops=flops, bandwidth=bandwidth)
         _store(path, peaks)
     return peaks
 
@@ -130,6 +138,7 @@ def measure_peaks(device: str = "cpu", dtype: str = "float32") -> Peaks:
         out = torch.empty_like(a)
         return timed(lambda: torch.mm(a, a, out=out))
 
+    quiet = _quiet()
     with torch.no_grad():
         size = _SMALLEST
         while size < _LARGEST and product(size)() < _LONG_ENOUGH:
@@ -138,7 +147,14 @@ def measure_peaks(device: str = "cpu", dtype: str = "float32") -> Peaks:
         source = torch.zeros(_COPY.get(place.type, _COPY["cpu"]), device=place, dtype=torch.uint8)
         target = torch.empty_like(source)
         bandwidth = 2.0 * source.nbytes / _best(timed(lambda: target.copy_(source)))
-    return Peaks(flops, bandwidth, _part(device), dtype)
+    return Peaks(flops, bandwidth, _part(device), dtype, quiet)
+
+
+def _quiet() -> bool:
+    try:
+        return os.getloadavg()[0] < _BUSY * (os.cpu_count() or 1)
+    except (AttributeError, OSError):  # a system that does not count
+        return True
 
 
 def _part(device: str) -> str:
@@ -165,7 +181,8 @@ def _file(mark: str, folder: Path | None) -> Path:
 def _read(path: Path) -> Peaks | None:
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        peaks = Peaks(float(stored["flops"]), float(stored["bandwidth"]), str(stored["device"]), str(stored["dtype"]))
+        flops, bandwidth = float(stored["flops"]), float(stored["bandwidth"])
+        peaks = Peaks(flops, bandwidth, str(stored["device"]), str(stored["dtype"]), stored["quiet"] is True)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     sound = all(math.isfinite(number) and number > 0 for number in (peaks.flops, peaks.bandwidth))

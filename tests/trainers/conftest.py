@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -9,14 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from trajgym.envs.base import ToolEnv
+from trajgym.evaluation.records import read_trajectories
 from trajgym.rewards import Term
 from trajgym.types import Action, Message, Observation, Step, Task
 
@@ -33,6 +36,27 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Iterator[None]:
+    """Keep accelerate's garbage collections, two in each run, from walking through all of torch."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of the embedded kind, one narrow layer of it; to be read only."""
+    from trajgym.policies.tiny import build_model, build_tokenizer
+
+    folder = tmp_path_factory.mktemp("small-model")
+    tokenizer = build_tokenizer(["system\nuser\nassistant\ntool\n calculator <tool_call> 48 + 24"] * 9, 320)
+    build_model(tokenizer, width=32, layers=1).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -143,6 +167,44 @@ def identity_options(digit_model: Path, tmp_path: Path) -> dict[str, Any]:
         "monitors": (),
         "log_trajectories": 4,
     }
+
+
+class LeftBehind(NamedTuple):
+    """What a run leaves, without what the clock says and without which worker died."""
+
+    metrics: list[dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+    played: list[Any]
+
+
+def _left_behind(folder: Path) -> LeftBehind:
+    strange = ("time/", "efficiency/", "memory/", "faults/RolloutWorker")
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    metrics = [{k: v for k, v in line.items() if not k.startswith(strange)} for line in lines]
+    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
+    weights = load_file(next((newest / "model").glob("*.safetensors")))
+    played = [read_trajectories(path) for path in sorted((folder / "trajectories").glob("update-*.jsonl"))]
+    return LeftBehind(metrics, weights, played)
+
+
+@pytest.fixture
+def left_behind() -> Callable[[Path], LeftBehind]:
+    """Read what a run has left in its folder, as far as it must be the same for the same run."""
+    return _left_behind
+
+
+@pytest.fixture
+def check_same() -> Callable[[Path, Path], None]:
+    """Check that two folders hold the same run, bit for bit."""
+
+    def check(one: Path, other: Path) -> None:
+        left, right = _left_behind(one), _left_behind(other)
+        assert left.metrics == right.metrics
+        assert left.weights.keys() == right.weights.keys()
+        assert all(torch.equal(left.weights[k], right.weights[k]) for k in left.weights)
+        assert left.played == right.played
+
+    return check
 
 
 _RANK = """

@@ -9,16 +9,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from trajgym.errors import ConfigError, RewardError, TrainingError
-from trajgym.evaluation.records import read_trajectories
 from trajgym.trainers import learner
 from trajgym.trainers.ahead import Ahead, check_alone, twin
 from trajgym.trainers.batch import make_batch
@@ -51,32 +50,13 @@ def made(options: dict[str, Any]) -> GRPOTrainer:
     return (PPOTrainer if config.algorithm == "ppo" else GRPOTrainer)(config)
 
 
-def left_behind(folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], list[Any]]:
-    """Everything but the clock."""
-    metrics = [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(("time/", "efficiency/", "memory/"))}
-        for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
-    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
-    weights = load_file(next((newest / "model").glob("*.safetensors")))
-    return metrics, weights, [read_trajectories(p) for p in sorted((folder / "trajectories").glob("update-*.jsonl"))]
-
-
-def assert_same(a: Path, b: Path) -> None:
-    (metrics, weights, played), (others, other_weights, other_played) = left_behind(a), left_behind(b)
-    assert metrics == others
-    assert weights.keys() == other_weights.keys()
-    assert all(torch.equal(weights[k], other_weights[k]) for k in weights)
-    assert played == other_played
-
-
 @pytest.fixture
 def options(identity_options: dict[str, Any]) -> dict[str, Any]:
     return {**identity_options, **AHEAD, "updates": 4}
 
 
 def test_episodes_are_played_by_the_weights_of_one_update_ago(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, left_behind: Callable[[Path], Any]
 ) -> None:
     trainer = made({**options, "updates": 5, "learning_rate": 2e-2})
     began: list[Any] = []  # the weights that each update began with
@@ -103,7 +83,9 @@ def test_episodes_are_played_by_the_weights_of_one_update_ago(
         assert all(gap > 1e-2 for other, gap in enumerate(gaps) if other != weights)
 
 
-def test_the_kl_of_tokens_is_weighed_as_they_are(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kl_of_tokens_is_weighed_as_they_are(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, left_behind: Callable[[Path], Any]
+) -> None:
     """Where Z asks for the mean of each trajectory, by both weights."""
     seen: list[dict[str, Any]] = []
 
@@ -127,7 +109,11 @@ def test_the_kl_of_tokens_is_weighed_as_they_are(options: dict[str, Any], monkey
 
 @pytest.mark.parametrize("shape", SOME)
 def test_the_result_depends_on_the_seed_and_not_on_who_is_faster(
-    options: dict[str, Any], shape: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    shape: str,
+    monkeypatch: pytest.MonkeyPatch,
+    check_same: Callable[[Path, Path], None],
+    left_behind: Callable[[Path], Any],
 ) -> None:
     folders = []
     for name, slow in [("learner", "improve"), ("rollout", "play")]:
@@ -142,7 +128,7 @@ def test_the_result_depends_on_the_seed_and_not_on_who_is_faster(
         if trainer.ahead is not None:
             trainer.ahead._play = trainer.play
         folders.append(trainer.run())
-    assert_same(*folders)
+    check_same(*folders)
     (metrics, _, _) = left_behind(folders[0])
     assert [m["staleness"] for m in metrics] == [0.0, 1.0, 1.0, 1.0]
 
@@ -150,7 +136,11 @@ def test_the_result_depends_on_the_seed_and_not_on_who_is_faster(
 @pytest.mark.parametrize("shape", SOME)
 @pytest.mark.parametrize("where", ["learning", "playing"])
 def test_an_error_saves_what_a_resumed_run_needs(
-    options: dict[str, Any], shape: str, where: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    shape: str,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    check_same: Callable[[Path, Path], None],
 ) -> None:
     options |= {**SHAPES[shape], "save_every": 100}
     trainer = made({**options, "name": "broken"})
@@ -170,12 +160,12 @@ def test_an_error_saves_what_a_resumed_run_needs(
     assert not [t for t in threading.enumerate() if t.name == "trajgym-rollout"]
     assert [p.name for p in trainer.folder.complete()] == ["update-000002"]
     resumed = train(load_config({**options, "name": "broken", "resume": True}))
-    assert_same(resumed, train(load_config({**options, "name": "straight"})))
+    check_same(resumed, train(load_config({**options, "name": "straight"})))
 
 
 @pytest.mark.parametrize("moment", ["before the first step", "after it", "while waiting"])
 def test_ctrl_c_stops_both_and_can_be_resumed(
-    options: dict[str, Any], moment: str, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], moment: str, monkeypatch: pytest.MonkeyPatch, check_same: Callable[[Path, Path], None]
 ) -> None:
     options |= {"save_every": 100, "minibatches": 2}
     trainer = made({**options, "name": "stopped"})
@@ -212,7 +202,7 @@ def test_ctrl_c_stops_both_and_can_be_resumed(
         trainer.run()
     assert not [t for t in threading.enumerate() if t.name == "trajgym-rollout"]
     resumed = train(load_config({**options, "name": "stopped", "resume": True}))
-    assert_same(resumed, train(load_config({**options, "name": "straight"})))
+    check_same(resumed, train(load_config({**options, "name": "straight"})))
 
 
 KILLED = """
@@ -235,7 +225,9 @@ train(load_config(json.loads({options!r})))
 """
 
 
-def test_killed_and_resumed_equals_uninterrupted(options: dict[str, Any]) -> None:
+def test_killed_and_resumed_equals_uninterrupted(
+    options: dict[str, Any], check_same: Callable[[Path, Path], None]
+) -> None:
     """Killed in a rollout that runs beside the learning; test_kills.py does the same at many moments."""
     options |= {"updates": 8, "save_every": 3, "kl_coef": 0.02, "lr_schedule": "linear"}
     whole = train(load_config({**options, "name": "whole"}))
@@ -248,23 +240,27 @@ def test_killed_and_resumed_equals_uninterrupted(options: dict[str, Any]) -> Non
     saved = sorted(p.name for p in (folder / "checkpoints").glob("update-*"))  # the learning may be saving the sixth
     assert saved[0] == "update-000003"
     assert saved[1:] in ([], ["update-000006.partial"], ["update-000006"])
-    assert_same(train(load_config({**killed, "resume": True})), whole)
+    check_same(train(load_config({**killed, "resume": True})), whole)
 
 
-def test_a_finished_run_goes_on_as_the_longer_one(options: dict[str, Any]) -> None:
+def test_a_finished_run_goes_on_as_the_longer_one(
+    options: dict[str, Any], check_same: Callable[[Path, Path], None]
+) -> None:
     train(load_config({**options, "updates": 2, "name": "short"}))
     longer = train(load_config({**options, "updates": 5, "name": "short", "resume": True}))
-    assert_same(longer, train(load_config({**options, "updates": 5, "name": "straight"})))
+    check_same(longer, train(load_config({**options, "updates": 5, "name": "straight"})))
 
 
-def test_the_schedule_of_rewards_belongs_to_the_update_whose_episodes_are_played(options: dict[str, Any]) -> None:
+def test_the_schedule_of_rewards_belongs_to_the_update_whose_episodes_are_played(
+    options: dict[str, Any], left_behind: Callable[[Path], Any]
+) -> None:
     metrics, _, played = left_behind(train(load_config({**options, **SHAPES["schedule"], "log_trajectories": 32})))
     assert [m["weight/accuracy"] for m in metrics] == [1.0, 1.5, 2.0, 2.5]
     for line, trajectories in zip(metrics, played, strict=True):
         assert {t.total_reward for t in trajectories} == {0.0, line["weight/accuracy"]}
 
 
-def test_without_it_nothing_is_different(identity_options: dict[str, Any]) -> None:
+def test_without_it_nothing_is_different(identity_options: dict[str, Any], left_behind: Callable[[Path], Any]) -> None:
     trainer = made(identity_options)
     assert trainer.ahead is None
     folder = trainer.run()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +22,7 @@ ROWS = [{"question": f"What is {n} + 2?", "answer": f"{n} + 2 = {n + 2}. #### {n
 SHORT = {"instructions": "signature", "max_turns": 2}  # so that prompts fit into a narrow model
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _frozen() -> Iterator[None]:
-    """Keep accelerate's garbage collections from walking through all of torch."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(scope="module")
-def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of the embedded kind, one narrow layer of it."""
-    from trajgym.policies.tiny import build_model, build_tokenizer
-
-    folder = tmp_path_factory.mktemp("small-model")
-    tokenizer = build_tokenizer(["system\nuser\nassistant\ntool\n calculator <tool_call> 48 + 24"] * 9, 320)
-    build_model(tokenizer, width=32, layers=1).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 @pytest.fixture(scope="module")

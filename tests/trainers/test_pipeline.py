@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import html
 import json
 import os
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +27,7 @@ Options = dict[str, Any]
 KEPT = "with nothing changed; kept"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _frozen() -> Iterator[None]:
-    """Keep accelerate's garbage collections from walking through all of torch."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(scope="module")
-def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of the embedded kind, one narrow layer of it."""
-    from trajgym.policies.tiny import build_model, build_tokenizer
-
-    folder = tmp_path_factory.mktemp("small-model")
-    tokenizer = build_tokenizer(["system\nuser\nassistant\ntool\n calculator <tool_call> 48 + 24"] * 9, 320)
-    build_model(tokenizer, width=32, layers=1).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import gymnasium
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from trajgym.envs.tools import register_tool, tool
 from trajgym.envs.tools.base import TOOLS, get_tool
 from trajgym.errors import ConfigError, RewardError
-from trajgym.evaluation.records import read_trajectories
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import train
 from trajgym.trainers.workers import WorkersLost
@@ -54,26 +51,6 @@ def cluster() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
     yield
     ray.shutdown()
-
-
-def left_behind(folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], list[Any]]:
-    strange = ("time/", "efficiency/", "memory/", "faults/RolloutWorker")
-    metrics = [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(strange)}
-        for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
-    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
-    weights = load_file(next((newest / "model").glob("*.safetensors")))
-    played = [read_trajectories(path) for path in sorted((folder / "trajectories").glob("update-*.jsonl"))]
-    return metrics, weights, played
-
-
-def check_equal(one: Path, other: Path) -> None:
-    a, b = left_behind(one), left_behind(other)
-    assert a[0] == b[0]
-    assert a[2] == b[2]
-    assert a[1].keys() == b[1].keys()
-    assert all(torch.equal(a[1][k], b[1][k]) for k in a[1])
 
 
 def _doubled(step: Any, task: Any, history: Any) -> float:
@@ -121,20 +98,23 @@ def test_two_workers_one_of_which_is_killed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    check_same: Callable[[Path, Path], None],
 ) -> None:
     one = train(load_config({**options, "rollout_workers": 1, "name": "one"}))
     monkeypatch.setenv("TRAJGYM_TEST_DIES", f"once:{tmp_path / 'dead'}")
     killed = train(load_config({**options, "rollout_workers": 2, "name": "killed"}))
-    check_equal(one, killed)
+    check_same(one, killed)
     first = json.loads((killed / "metrics.jsonl").read_text().splitlines()[0])
     assert first["faults/RolloutWorker"] == 1.0
     assert "A new one takes its place" in capfd.readouterr().out
     assert ray.is_initialized()  # whoever has connected to it may go on
 
 
-def test_two_and_three_workers(cluster: None, options: dict[str, Any]) -> None:
+def test_two_and_three_workers(
+    cluster: None, options: dict[str, Any], check_same: Callable[[Path, Path], None]
+) -> None:
     two, three = (train(load_config({**options, "rollout_workers": n, "name": f"{n}"})) for n in (2, 3))
-    check_equal(two, three)
+    check_same(two, three)
 
 
 def test_workers_that_die_again_and_again(
@@ -177,7 +157,7 @@ def _called(**kwargs: Any) -> Any:
     return Called(gymnasium.make("ArithmeticTool-v0", tools=["python", "double"], **kwargs).unwrapped)
 
 
-def test_tools_work_in_workers(cluster: None, options: dict[str, Any]) -> None:
+def test_tools_work_in_workers(cluster: None, options: dict[str, Any], left_behind: Callable[[Path], Any]) -> None:
     gymnasium.register("TestCalled-v0", entry_point=_called)
     size = {"updates": 1, "groups_per_update": 2, "num_generations": 2, "max_turn_tokens": 8, "max_episode_tokens": 999}
     mine = {"model": "tiny", "env": "TestCalled-v0", "env_kwargs": {}, "rollout_workers": 1}
@@ -251,7 +231,9 @@ def wait_until_gone(mark: str) -> None:
     assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
 
 
-def test_ctrl_c_and_a_killed_trainer_leave_no_process(identity_options: dict[str, Any]) -> None:
+def test_ctrl_c_and_a_killed_trainer_leave_no_process(
+    identity_options: dict[str, Any], check_same: Callable[[Path, Path], None]
+) -> None:
     options = {**identity_options, "updates": 100, "rollout_workers": 2, "name": "cut"}
     mark = uuid.uuid4().hex
     process = start(options, mark)
@@ -278,7 +260,7 @@ def test_ctrl_c_and_a_killed_trainer_leave_no_process(identity_options: dict[str
     undisturbed = start({**options, "updates": done + 2, "name": "whole"}, mark)
     text, _ = undisturbed.communicate(timeout=LIMIT)
     assert undisturbed.returncode == 0, text
-    check_equal(Path(options["output_dir"]) / "cut", Path(options["output_dir"]) / "whole")
+    check_same(Path(options["output_dir"]) / "cut", Path(options["output_dir"]) / "whole")
     wait_until_gone(mark)
 
 

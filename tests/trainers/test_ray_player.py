@@ -15,10 +15,8 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from trajgym.errors import ConfigError, RewardError, TrainingError
-from trajgym.evaluation.records import read_trajectories
 from trajgym.trainers import ray_player
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import GRPOTrainer, train
@@ -129,27 +127,6 @@ def use(monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[Any], Any]) 
     monkeypatch.setattr(LocalCrew, name, staticmethod(what))
 
 
-def left_behind(folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], list[Any]]:
-    """What a run leaves, without what the clock says and who died."""
-    strange = ("time/", "efficiency/", "memory/", "faults/RolloutWorker")
-    metrics = [
-        {k: v for k, v in json.loads(line).items() if not k.startswith(strange)}
-        for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
-    newest = sorted((folder / "checkpoints").glob("update-*"))[-1]
-    weights = load_file(next((newest / "model").glob("*.safetensors")))
-    played = [read_trajectories(path) for path in sorted((folder / "trajectories").glob("update-*.jsonl"))]
-    return metrics, weights, played
-
-
-def check_equal(one: Path, other: Path) -> None:
-    a, b = left_behind(one), left_behind(other)
-    assert a[0] == b[0]
-    assert a[2] == b[2]
-    assert a[1].keys() == b[1].keys()
-    assert all(torch.equal(a[1][k], b[1][k]) for k in a[1])
-
-
 SHAPES: dict[str, dict[str, Any]] = {
     "grpo": {"kl_coef": 0.02, "minibatches": 2},
     "bfloat16": {"dtype": "bfloat16"},
@@ -165,26 +142,33 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_who_plays_what_does_not_matter(
-    shape: str, identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    shape: str,
+    identity_options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    check_same: Callable[[Path, Path], None],
 ) -> None:
     options = {**identity_options, **SHAPES[shape], "groups_per_update": 3, "log_trajectories": 99}
     one = train(load_config({**options, "rollout_workers": 1, "name": "one"}))
     workers = 3 if shape == "grpo" else 2
     use(monkeypatch, "choose", lambda tickets: tickets[-1])
-    check_equal(one, train(load_config({**options, "rollout_workers": workers, "name": "some"})))
+    check_same(one, train(load_config({**options, "rollout_workers": workers, "name": "some"})))
     assert all(crew.closed for crew in LocalCrew.made)
     assert [len(set(crew.played)) for crew in LocalCrew.made] == [1, workers]  # the work was dealt
 
 
-def test_one_piece_is_what_this_process_would_play(identity_options: dict[str, Any]) -> None:
+def test_one_piece_is_what_this_process_would_play(
+    identity_options: dict[str, Any], check_same: Callable[[Path, Path], None]
+) -> None:
     torch.set_num_threads(1)
     options = {**identity_options, "kl_coef": 0.02, "log_trajectories": 99}
     here = train(load_config({**options, "name": "here"}))
     whole = {"rollout_workers": 2, "worker_groups": options["groups_per_update"]}
-    check_equal(here, train(load_config({**options, **whole, "name": "one piece"})))
+    check_same(here, train(load_config({**options, **whole, "name": "one piece"})))
 
 
-def test_smaller_pieces_differ_by_rounding_alone(identity_options: dict[str, Any]) -> None:
+def test_smaller_pieces_differ_by_rounding_alone(
+    identity_options: dict[str, Any], left_behind: Callable[[Path], Any]
+) -> None:
     torch.set_num_threads(1)
     options = {**identity_options, "updates": 1, "log_trajectories": 99}
     here = left_behind(train(load_config({**options, "name": "here"})))
@@ -201,13 +185,16 @@ def test_smaller_pieces_differ_by_rounding_alone(identity_options: dict[str, Any
 
 
 def test_a_death_changes_nothing(
-    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    identity_options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    check_same: Callable[[Path, Path], None],
 ) -> None:
     options = {**identity_options, "rollout_workers": 2, "log_trajectories": 99, "updates": 3}
     quiet = train(load_config({**options, "name": "quiet"}))
     use(monkeypatch, "dies", lambda number: number in (2, 7))
     deadly = train(load_config({**options, "name": "deadly"}))
-    check_equal(quiet, deadly)
+    check_same(quiet, deadly)
     lines = [json.loads(line) for line in (deadly / "metrics.jsonl").read_text().splitlines()]
     assert [line.get("faults/RolloutWorker") for line in lines] == [1.0, 1.0, None]
     assert len(LocalCrew.made[-1].workers) == 4
@@ -216,7 +203,7 @@ def test_a_death_changes_nothing(
 
 
 def test_workers_that_die_again_and_again_end_the_run(
-    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, check_same: Callable[[Path, Path], None]
 ) -> None:
     use(monkeypatch, "dies", lambda number: number > 5)  # the first update has four pieces
     options = {**identity_options, "rollout_workers": 2, "fault_limit": 3, "name": "lost"}
@@ -225,11 +212,11 @@ def test_workers_that_die_again_and_again_end_the_run(
     assert LocalCrew.made[-1].closed
     use(monkeypatch, "dies", lambda number: False)
     resumed = train(load_config({**options, "resume": True}))
-    check_equal(train(load_config({**options, "name": "quiet"})), resumed)
+    check_same(train(load_config({**options, "name": "quiet"})), resumed)
 
 
 def test_stopped_and_resumed_equals_uninterrupted(
-    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    identity_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, check_same: Callable[[Path, Path], None]
 ) -> None:
     options = {**identity_options, "rollout_workers": 2, "updates": 4, "save_every": 3, "advantage_scale": "ema_std"}
     whole = train(load_config({**options, "name": "whole"}))
@@ -244,7 +231,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert LocalCrew.made[-1].closed
     use(monkeypatch, "on_play", lambda number: None)
     # With another number of workers: nothing is noted, since nothing changes.
-    check_equal(whole, train(load_config({**options, "name": "cut", "resume": True, "rollout_workers": 3})))
+    check_same(whole, train(load_config({**options, "name": "cut", "resume": True, "rollout_workers": 3})))
 
 
 class Faulty(gymnasium.Wrapper):  # type: ignore[type-arg]
@@ -339,7 +326,9 @@ ray_player.RayCrew, ray_player.require_ray = test_ray_player.LocalCrew, lambda: 
 
 
 def test_of_several_ranks_one_has_the_workers(
-    launch: Callable[..., list[subprocess.Popen[str]]], identity_options: dict[str, Any]
+    launch: Callable[..., list[subprocess.Popen[str]]],
+    identity_options: dict[str, Any],
+    left_behind: Callable[[Path], Any],
 ) -> None:
     options = {"rollout_workers": 2, "groups_per_update": 3, "kl_coef": 0.02, "log_trajectories": 99}
     processes = launch(LOCAL, name="two", **options)

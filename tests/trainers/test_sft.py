@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,7 @@ TALK = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "con
 STEPS = 12  # 16 samples, 4 in a step, three times
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _frozen() -> Iterator[None]:
-    """Keep accelerate's garbage collections, two in each run, from walking through all of torch."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("frozen")
 
 
 @pytest.fixture

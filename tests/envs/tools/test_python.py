@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
 from trajgym.envs.sandbox import IsolationUnavailable, Limits, Pool, selftest
 from trajgym.envs.tools import Tool, ToolFailure, ToolSessions, get_tool
-from trajgym.envs.tools import python as python_file
 from trajgym.envs.tools.python import python_tool, shared_pool
 from trajgym.errors import ConfigError, EnvironmentFault
 from trajgym.types import ToolCall, ToolResult
@@ -23,32 +20,7 @@ from trajgym.types import ToolCall, ToolResult
 LOST = "The interpreter was restarted: variables, functions and imports of earlier calls are gone."
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _isolated() -> None:
-    try:
-        Pool(packages=()).close()
-    except IsolationUnavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture
-def python() -> Tool:
-    """Without packages it starts faster; all of these share one pool."""
-    return python_tool(packages=(), limits=Limits(cpu=1.0, wall=60.0))
-
-
-@pytest.fixture
-def pool(python: Tool) -> Pool:
-    return shared_pool(**python().options)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(pool: Pool) -> Iterator[None]:
-    files = len(os.listdir("/proc/self/fd")) - len(python_file._pools)
-    yield
-    gc.collect()
-    assert live(pool) == 0
-    assert len(os.listdir("/proc/self/fd")) - len(python_file._pools) == files
+pytestmark = pytest.mark.usefixtures("isolated", "nothing_is_left")
 
 
 def live(pool: Pool) -> int:

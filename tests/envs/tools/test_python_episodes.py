@@ -12,8 +12,7 @@ import select
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -23,10 +22,9 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.check import check_env
-from trajgym.envs.sandbox import IsolationUnavailable, Limits, Pool
+from trajgym.envs.sandbox import Pool
 from trajgym.envs.tools import Tool, ToolSessions
-from trajgym.envs.tools import python as python_file
-from trajgym.envs.tools.python import python_tool, shared_pool
+from trajgym.envs.tools.python import python_tool
 from trajgym.errors import ConfigError, RewardError
 from trajgym.policies.base import TextPolicy
 from trajgym.rollout import EnvPool, Episode, collect
@@ -36,34 +34,7 @@ SECONDS = 20.0  # for what should happen at once, on a machine that is busy
 TASKS = [Task("six", "6 * 7?", "42"), Task("seven", "7 * 7?", "49")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _isolated() -> None:
-    try:
-        Pool(packages=()).close()
-    except IsolationUnavailable as error:
-        pytest.skip(str(error))
-    resource_tracker.ensure_running()  # it holds a descriptor from the first spawned process on
-
-
-@pytest.fixture
-def python() -> Tool:
-    """Without packages it starts faster; all of these share one pool."""
-    return python_tool(packages=(), limits=Limits(cpu=1.0, wall=60.0))
-
-
-@pytest.fixture
-def pool(python: Tool) -> Pool:
-    return shared_pool(**python().options)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left(pool: Pool) -> Iterator[None]:
-    gc.collect()  # what earlier tests dropped
-    files = len(os.listdir("/proc/self/fd")) - len(python_file._pools)
-    yield
-    gc.collect()
-    assert live(pool) == 0
-    assert len(os.listdir("/proc/self/fd")) - len(python_file._pools) <= files  # fewer where an earlier test ends late
+pytestmark = pytest.mark.usefixtures("isolated", "nothing_is_left")
 
 
 def live(pool: Pool) -> int:
