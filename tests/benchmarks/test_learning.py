@@ -139,13 +139,29 @@ def test_the_report_shows_what_is_there_and_names_what_is_missing(
     text = learning.report.table(results, 2)
     row = next(line for line in text.splitlines() if "return_to_go |" in line)
     assert "30 [30, 30] (2/2)" in row
-    assert "`trajectory` with the sparse reward needs 2.00 [2.00, 2.00] times the turns" in text
+    compared = "| 2/2 | 2.00 [2.00, 2.00] | +0.00 [+0.00, +0.00] | 2.00 [2.00, 2.00] | +0.00 [+0.00, +0.00] |"
+    assert f"| sparse | 1 | return_to_go {compared}" in text
     assert "long-ppo-dense-g0.9: 2" in text
     assert "long-trajectory-sparse-g1:" not in text
     assert "long-rebn-process" not in text
     assert "Models that the runs began with: arithmetic 0a1b." in text
     learning.report.figure(results, tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 1000
+
+
+def test_no_ratio_flatters_a_method_that_was_cut_off(
+    learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning.report, "_SMOOTH", 3)
+    reached, never = [0.5, 0.9, 0.9, 0.9], [0.0, 0.1, 0.0, 0.1]
+    results = [result([20, 40, 60, 80], reached, seed=s) for s in range(2)]
+    results += [result([10, 20, 30, 40], never, method="return_to_go", reward="dense", seed=s) for s in range(2)]
+    results += [result([10, 20, 30, 40], reached, method="return_to_go", reward="hybrid", seed=s) for s in range(2)]
+    results += [result([20, 40, 60, 80], never, reward="hybrid", seed=s) for s in range(2)]
+    text = learning.report.table(results, 2)
+    assert "| dense | 1 | return_to_go | 0/2 | – | " in text
+    assert "| hybrid | 1 | return_to_go | 2/2 | 2.00 [2.00, 2.00] | " in text
+    assert "| ≥ 2.67 [2.67, 2.67] | " in text
 
 
 @pytest.mark.parametrize("student", ["arithmetic", "detour"])
