@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,7 @@ def best_rates(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     areas: dict[str, dict[float, list[float]]] = {}
     for result in results:
         if result["seed"] >= SEARCH_SEED:
-            key = f"{result['setting']}-{result['method']}-{result['reward']}"
-            areas.setdefault(key, {}).setdefault(result["rate"], []).append(summarise(result).area)
+            areas.setdefault(_key(result), {}).setdefault(result["rate"], []).append(summarise(result).area)
     return {key: max(found, key=lambda rate: float(np.mean(found[rate]))) for key, found in areas.items()}
 
 
@@ -84,6 +84,8 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         results: All that are there; kinds of runs without any are listed as missing.
         seeds: How many runs there should be of each kind.
     """
+    rates = best_rates(results)
+    results = _current(results, rates)
     lines = [
         "Turns to the target: mean over seeds, a run that never reached it counted with all its turns; in brackets how "
         f"many reached it. `{REFERENCE[0]}` with the {REFERENCE[1]} reward played twice as long as all others; area "
@@ -103,10 +105,11 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         lines += ["", *_comparison(results, setting)]
     if missing:
         lines += ["", f"Missing runs: {'; '.join(missing)}."]
-    rates = best_rates(results)
     if rates:
         tried = ", ".join(f"{rate:g}" for rate in RATES)
         lines += ["", f"Learning rates were chosen from {tried} on other seeds, by area: {rates}."]
+    if open_ := sorted(rates.keys() - _searched(results)):
+        lines += ["", f"Not all of them were tried for {', '.join(open_)}."]
     made = sorted({f"{SETTINGS[r['setting']].model} {r['model']}" for r in results})
     if made:
         lines += ["", f"Models that the runs began with: {', '.join(made)}."]
@@ -122,6 +125,7 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     """
     from matplotlib.figure import Figure
 
+    results = _current(results, best_rates(results))
     rows = list(itertools.product(SETTINGS, DISCOUNTS))
     columns = max(len(about.rewards) for about in SETTINGS.values())
     canvas = Figure(figsize=(4.2 * columns, 2.7 * len(rows)), layout="constrained")
@@ -151,6 +155,24 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     canvas.savefig(target, dpi=110)
 
 
+def _current(results: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> list[Mapping[str, Any]]:
+    """Leave out runs at another rate than the one that the search has chosen by now: they are to be run again."""
+    return [r for r in results if r["seed"] >= SEARCH_SEED or r["rate"] == rates.get(_key(r), r["rate"])]
+
+
+def _searched(results: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return for what every rate was tried, on as many seeds as any."""
+    tried: dict[str, Counter[float]] = {}
+    for result in results:
+        if result["seed"] >= SEARCH_SEED:
+            tried.setdefault(_key(result), Counter())[result["rate"]] += 1
+    return {key for key, counts in tried.items() if {counts[rate] for rate in RATES} == {max(counts.values())}}
+
+
+def _key(result: Mapping[str, Any]) -> str:
+    return f"{result['setting']}-{result['method']}-{result['reward']}"
+
+
 def _row(found: Sequence[Mapping[str, Any]], reward: str, gamma: float, method: str) -> str:
     runs = [summarise(result) for result in found]
     cells = [
@@ -166,7 +188,8 @@ def _row(found: Sequence[Mapping[str, Any]], reward: str, gamma: float, method: 
 def _comparison(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]:
     """Compare our method with trajectory-level GRPO, on the terminal reward and on the same one, seed by seed.
 
-    Turns are compared where all of our runs reached the target: beside a run that was cut off, a ratio says nothing.
+    A run that was cut off would have needed more turns than it had, so a ratio with such runs is a bound, and with such
+    runs on both sides it says nothing.
     """
     lines = []
     for reward, gamma, method in itertools.product(SETTINGS[setting].rewards, DISCOUNTS, OURS):
@@ -182,7 +205,8 @@ def _comparison(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]
         return []
     return [
         "`trajectory` with the sparse reward, and with the same one: how many times the turns it needs to the target, "
-        "where all of our runs reached it (≥: some of its own never did); and our area less its, over equal turns.",
+        "at least (≥) where some of its own never reached it, at most (≤) where some of ours did not; and our area "
+        "less its, over equal turns.",
         "",
         "| reward | γ | method | reached | turns, sparse | area, sparse | turns, same | area, same |",
         "|---|---|---|---|---|---|---|---|",
@@ -200,9 +224,10 @@ def _against(ours: Mapping[int, Summary], theirs: Mapping[int, Summary]) -> list
     if not both:
         return ["", ""]
     turns = "–"
-    if all(run.reached for run in ours.values()):
+    cut = (any(not ours[s].reached for s in both), any(not theirs[s].reached for s in both))
+    if not all(cut):
         ratio = estimate(_ratio, [theirs[s].steps for s in both], [ours[s].steps for s in both])
-        turns = ("" if all(theirs[s].reached for s in both) else "≥ ") + _interval(ratio, ".2f")
+        turns = ("≤ " if cut[0] else "≥ " if cut[1] else "") + _interval(ratio, ".2f")
     return [turns, _shown([ours[s].area - theirs[s].area for s in both], "+.2f")]
 
 

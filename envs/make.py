@@ -20,7 +20,7 @@ def ids() -> list[str]:
     return sorted(i for i, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("trajgym."))
 
 
-def make(env_id: str, **kwargs: Any) -> gymnasium.Env[str, str]:
+def make(env_id: str, /, **kwargs: Any) -> gymnasium.Env[str, str]:
     """Make an environment, one of ours or any other that Gymnasium knows.
 
     Args:
@@ -47,6 +47,7 @@ def make(env_id: str, **kwargs: Any) -> gymnasium.Env[str, str]:
             raise UnknownNameError("environment", env_id, ids(), f"There is no package {cause.name!r}.") from error
         raise cause from None
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        # The second one: Gymnasium's own name for the id among the arguments.
+        if "unexpected keyword argument" not in str(error) and "multiple values for argument" not in str(error):
             raise
         raise ConfigError(f"{env_id} refuses an argument: {error}") from error

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -16,6 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from trajgym.envs.base import ToolEnv
+from trajgym.envs.spaces import Unicode
 from trajgym.envs.tools.execution import side_by_side
 from trajgym.errors import ConfigError, UnknownNameError
 from trajgym.protocols import SingleCall
@@ -38,15 +40,16 @@ class ToolVectorEnv(SyncVectorEnv):
     run one after the other, where no thread has to be woken. So a tool may be called from any thread, and so may what
     the environments share (tasks, rubric), as in the trainer.
 
-    An environment that raises does so once all others have taken their turn; the first error is the one to be seen,
-    and the others can go on.
+    An environment that raises does so once all others have taken their turn. The first error is the one to be seen,
+    with a note for each environment that raised; what the others were paid in that turn is lost, and they can go on.
 
     Args:
-        env_fns: Make the environments, all alike: each a :class:`ToolEnv`, perhaps in wrappers.
+        env_fns: Make the environments, all alike: each a :class:`ToolEnv`, perhaps in wrappers that leave text text.
         autoreset_mode: As everywhere in Gymnasium.
 
     Raises:
-        ConfigError: For no environment at all, or one that is no :class:`ToolEnv`.
+        ConfigError: For no environment at all, one that is no :class:`ToolEnv`, or one that speaks something else than
+            text.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class ToolVectorEnv(SyncVectorEnv):
         if autoreset_mode not in (*AutoresetMode, *modes):
             raise UnknownNameError("autoreset_mode", str(autoreset_mode), modes)
         if not env_fns:
-            raise ConfigError("A vector environment needs at least one environment, got num_envs=0.")
+            raise ConfigError("A vector environment needs at least one environment.")
         # The observations are a tuple of strings, which nobody can change: there is nothing to copy.
         super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
         self._env_obs: list[Any]
@@ -67,6 +70,12 @@ class ToolVectorEnv(SyncVectorEnv):
             if not isinstance(env.unwrapped, ToolEnv):
                 self.close()
                 raise ConfigError(f"ToolVectorEnv steps trajgym's environments, got {type(env.unwrapped).__name__}.")
+        for space in (self.single_observation_space, self.single_action_space):
+            if not isinstance(space, Unicode):
+                self.close()
+                raise ConfigError(
+                    f"ToolVectorEnv carries text, and a wrapper made it {space}. Use vectorization_mode='sync'."
+                )
         self._seconds: dict[str, float] = {}
 
     def step(self, actions: Sequence[str]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -90,9 +99,12 @@ class ToolVectorEnv(SyncVectorEnv):
             )
         envs, played = list(self.envs), dict[int, _Played | Exception]()
         context = contextvars.copy_context()
+        stopped = threading.Event()
 
         def play(lane: Sequence[int]) -> None:
             for i in lane:
+                if stopped.is_set():
+                    return
                 try:
                     played[i] = self._turn(envs[i], turns[i], over=bool(self._autoreset_envs[i]))
                 except Exception as error:
@@ -107,7 +119,8 @@ class ToolVectorEnv(SyncVectorEnv):
             else:
                 play(rest)
         except BaseException:
-            # Ctrl-C: a turn that is still at work ends in an environment that nobody uses any more.
+            # Ctrl-C: no further turn begins, and one that is still at work ends in an environment that nobody uses.
+            stopped.set()
             self.envs = [env if i in played else self.env_fns[i]() for i, env in enumerate(envs)]
             raise
         infos: dict[str, Any] = {}
@@ -116,6 +129,7 @@ class ToolVectorEnv(SyncVectorEnv):
             outcome = played[i]
             if isinstance(outcome, Exception):
                 errors.append(outcome)
+                errors[0].add_note(f"In environment {i}: {type(outcome).__name__}: {outcome}")
                 continue
             self._env_obs[i], self._rewards[i], self._terminations[i], self._truncations[i], info = outcome
             infos = self._add_info(infos, info, i)
@@ -181,6 +195,10 @@ def vector_of(env_class: type[ToolEnv]) -> Callable[..., ToolVectorEnv]:
     def vector_env(
         num_envs: int = 1, autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs: Any
     ) -> ToolVectorEnv:
+        # What can be gone through only once would be used up by the first of them.
+        kwargs = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in kwargs.items()}
+        if num_envs < 1:
+            raise ConfigError(f"num_envs must be at least 1, got {num_envs}.")
         return ToolVectorEnv([functools.partial(env_class, **kwargs)] * num_envs, autoreset_mode=autoreset_mode)
 
     return vector_env

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import inspect
 import os
@@ -121,11 +120,16 @@ def _weights(model: str, options: argparse.Namespace) -> Player:
 
 
 def _code_of(*parts: Any) -> str:
-    """Return a hash of the files that a policy's class and its maker stand in: they decide its turns."""
+    """Return a hash of the files that a policy's class and its maker stand in: they decide its turns.
+
+    Where the code of one cannot be found, or what was bound to it, no two hashes are the same.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        with contextlib.suppress(OSError, TypeError):  # typed into an interpreter
+        try:
             digest.update(Path(inspect.getfile(part)).read_bytes())
+        except (OSError, TypeError):  # typed into an interpreter, a partial, an object that can be called
+            digest.update(os.urandom(16))
     return digest.hexdigest()
 
 

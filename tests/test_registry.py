@@ -102,7 +102,10 @@ def test_a_broken_package_is_named_each_time(installed: Path, colours: Registry[
     colours.register("red", 1)
     for _ in range(2):
         with pytest.raises(ConfigError, match=f"The colour 'aaa' cannot be loaded from '{value}': {reason}.*colours"):
-            colours["blue"]
-    assert colours["red"] == 1  # what this package brings still works
-    installed.write_text(f"[{GROUP}]\nblue = colours_plugin:BLUE\n")
-    assert colours["blue"] == 3
+            colours["aaa"]
+    assert (colours["red"], colours["blue"]) == (1, 3)  # what others bring still works
+    assert sorted(colours) == ["aaa", "blue", "red"]
+    installed.write_text(f"[{GROUP}]\naaa = colours_plugin:RED\n")
+    with pytest.raises(UnknownNameError):
+        colours["green"]
+    assert colours["aaa"] == 4

@@ -1,14 +1,15 @@
 """Estimators from returns: what a trajectory earned, or what it earned from a turn on, minus what the others did.
 
 Notation: ``G_{i,t} = Σ_{k≥t} γ^{k−t} r_{i,k}``, ``R_i = G_{i,0}``, ``c_t = γ^t``, ``T_i`` the number of turns. The
-objective is ``J = E[Σ_t γ^t r_t]``. Both are unbiased for its gradient: a baseline that does not depend on the
-trajectory it is subtracted from leaves the expectation alone, and only such baselines are used.
+objective is ``J = E[Σ_t γ^t r_t]``. Both are unbiased for its gradient: a baseline that depends on other trajectories,
+and of its own on what came before the turn alone, leaves the expectation as it is, and only such baselines are used.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trajgym.trainers.advantages_base import Advantages, Rewards, check_choice, check_others, estimator
 
@@ -17,7 +18,7 @@ __all__ = ["WEIGHTS", "discounts", "mean_of_others", "return_to_go", "returns", 
 WEIGHTS = ("exact", "dropped")
 BASELINES = ("step", "earned", "absorbing", "v0", "none")
 
-_SAME = 1e-9  # of the largest sum: how far two may lie apart that come from rewards like 0.1 and 0.2 in another way
+_SAME = 1e-9  # of the largest reward: how far two sums may lie apart that come from rewards like 0.1 and 0.2
 
 
 def returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -68,7 +69,23 @@ def mean_of_others(to_go: Sequence[Sequence[float]], i: int, t: int, baseline: s
     return math.fsum(others) / len(others) if others else 0.0
 
 
-def mean_of_equals(to_go: Sequence[Sequence[float]], earned: Sequence[Sequence[float]], i: int, t: int) -> float:
+class Earned(NamedTuple):
+    """What a trajectory was paid so far.
+
+    Args:
+        total: The sum of its rewards.
+        largest: The largest of them, without its sign.
+    """
+
+    total: float
+    largest: float
+
+    def equals(self, other: Earned) -> bool:
+        """Whether it is the same as another's, but for the digits that floats lose."""
+        return abs(self.total - other.total) <= _SAME * max(self.largest, other.largest)
+
+
+def mean_of_equals(to_go: Sequence[Sequence[float]], earned: Sequence[Sequence[Earned]], i: int, t: int) -> float:
     """Return what those got from turn t on who had earned the same by then, and all others that reached it as one more.
 
     Who has earned the same has often come equally far, so their mean is close to the value of the state. It is that of
@@ -76,13 +93,12 @@ def mean_of_equals(to_go: Sequence[Sequence[float]], earned: Sequence[Sequence[f
 
     Args:
         to_go: ``G_{j,t}``, ragged.
-        earned: ``E_{j,t}``, the sum of the rewards before turn t, ragged.
+        earned: What each had earned before turn t, ragged.
         i: Whose baseline it is.
         t: The turn.
     """
     others = [j for j, row in enumerate(to_go) if j != i and t < len(row)]
-    largest = max(abs(row[t]) for row in earned if t < len(row))
-    equals = [to_go[j][t] for j in others if abs(earned[j][t] - earned[i][t]) <= _SAME * largest]
+    equals = [to_go[j][t] for j in others if earned[j][t].equals(earned[i][t])]
     mean = mean_of_others(to_go, i, t, "step")
     return mean if len(equals) == len(others) else math.fsum([*equals, mean]) / (len(equals) + 1)
 
@@ -146,7 +162,7 @@ def return_to_go(
     if baseline != "none":
         check_others(rewards)
     to_go = [returns(row, gamma) for row in rewards]
-    earned = [[math.fsum(row[:t]) for t in range(len(row))] for row in rewards] if baseline == "earned" else []
+    earned = [[_earned(row[:t]) for t in range(len(row))] for row in rewards] if baseline == "earned" else []
     start = _others([row[0] for row in to_go]) if baseline == "v0" else [0.0] * len(to_go)
     advantages: Advantages = []
     for i, mine in enumerate(to_go):
@@ -164,3 +180,7 @@ def return_to_go(
 def _others(totals: Sequence[float]) -> list[float]:
     """Return the mean of the others for each of at least two members."""
     return [math.fsum(x for j, x in enumerate(totals) if j != i) / (len(totals) - 1) for i in range(len(totals))]
+
+
+def _earned(rewards: Sequence[float]) -> Earned:
+    return Earned(math.fsum(rewards), max(map(abs, rewards), default=0.0))

@@ -98,16 +98,17 @@ def peaks_of(device: str = "cpu", dtype: str = "float32", *, folder: Path | None
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, …
         dtype: Number format of the weights.
         folder: Where measurements are kept; :func:`cache_folder` by default.
-        again: Measure in any case.
+        again: Measure in any case, and on a quiet machine forget what was measured before.
     """
     path = _file(fingerprint(_part(device), dtype), folder)
-    peaks = None if again else _read(path)
-    if peaks is None or (not peaks.quiet and _quiet()):
-        earlier, peaks = peaks, measure_peaks(device, dtype)
-        if earlier is not None:
-            flops, bandwidth = max(peaks.flops, earlier.flops), max(peaks.bandwidth, earlier.bandwidth)
-            peaks = replace(peaks, flops=flops, bandwidth=bandwidth)
-        _store(path, peaks)
+    kept = _read(path)
+    if kept is not None and not again and (kept.quiet or not _quiet()):
+        return kept
+    peaks = measure_peaks(device, dtype)
+    if kept is not None and not (again and peaks.quiet):
+        flops, bandwidth = max(peaks.flops, kept.flops), max(peaks.bandwidth, kept.bandwidth)
+        peaks = replace(peaks, flops=flops, bandwidth=bandwidth, quiet=peaks.quiet or kept.quiet)
+    _store(path, peaks)
     return peaks
 
 
@@ -183,10 +184,11 @@ def _read(path: Path) -> Peaks | None:
         stored = json.loads(path.read_text(encoding="utf-8"))
         flops, bandwidth = float(stored["flops"]), float(stored["bandwidth"])
         peaks = Peaks(flops, bandwidth, str(stored["device"]), str(stored["dtype"]), stored["quiet"] is True)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        sound = all(math.isfinite(number) and number > 0 for number in (flops, bandwidth))
+        own = path.name == _file(fingerprint(peaks.device, peaks.dtype), path.parent).name
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    sound = all(math.isfinite(number) and number > 0 for number in (peaks.flops, peaks.bandwidth))
-    return peaks if sound and path.name == _file(fingerprint(peaks.device, peaks.dtype), path.parent).name else None
+    return peaks if sound and own else None
 
 
 def _store(path: Path, peaks: Peaks) -> None:

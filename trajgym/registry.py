@@ -27,7 +27,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     Args:
         kind: What is registered, in the singular, for messages.
-        entry_points: Entry-point group whose members are loaded when a name is first looked up.
+        entry_points: Entry-point group; a member of it is loaded when its name is looked up.
         hint: Sentence added to the error for an unknown name.
     """
 
@@ -36,6 +36,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.hint = hint
         self._group = entry_points
         self._items: dict[str, T] = {}
+        self._promised: dict[str, importlib.metadata.EntryPoint] | None = None
 
     def register(self, name: str, item: T, *, replace: bool = False) -> T:
         """Add ``item`` under ``name`` and return it.
@@ -57,41 +58,41 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Raises:
             UnknownNameError: When nobody registered it.
-            ConfigError: When an installed package promises something that cannot be loaded.
+            ConfigError: When an installed package promises it, and it cannot be loaded.
         """
         if isinstance(name, str):  # whatever else a caller asks for may not even be hashable
             if name not in self._items:
-                self._load_entry_points()
+                self._promised = None  # what could not be loaded may have been repaired
+                if name in self._entry_points():
+                    self._items[name] = self._load(name)
             if name in self._items:
                 return self._items[name]
-        raise UnknownNameError(self.kind, name, self._items, self.hint)
+        raise UnknownNameError(self.kind, name, list(self), self.hint)
 
     def __contains__(self, name: object) -> bool:
-        self._load_entry_points()
-        return name in self._items
+        return name in self._items or name in self._entry_points()
 
     def __iter__(self) -> Iterator[str]:
-        self._load_entry_points()
-        return iter(dict(self._items))
+        return iter({**self._items, **self._entry_points()})
 
     def __len__(self) -> int:
-        self._load_entry_points()
-        return len(self._items)
+        return len(self._items.keys() | self._entry_points().keys())
 
-    def _load_entry_points(self) -> None:
-        # Loaded late, so that importing the package does not import its plug-ins.
-        group, self._group = self._group, None
-        if group is None:
-            return
-        for point in importlib.metadata.entry_points(group=group):
-            if point.name in self._items:
-                continue
-            try:
-                self._items[point.name] = point.load()
-            except Exception as error:
-                self._group = group  # or the names behind this one would seem unknown from now on
-                package = point.dist.name if point.dist else "the package that declares it"
-                raise ConfigError(
-                    f"The {self.kind} {point.name!r} cannot be loaded from {point.value!r}: {type(error).__name__}: "
-                    f"{error}. Repair or uninstall {package} (entry-point group {group!r})."
-                ) from error
+    def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
+        # Looked for late, so that importing the package does not read what is installed.
+        if self._promised is None:
+            found = importlib.metadata.entry_points(group=self._group) if self._group else ()
+            self._promised = {point.name: point for point in found}
+        return self._promised
+
+    def _load(self, name: str) -> T:
+        point = self._entry_points()[name]
+        try:
+            item: T = point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist else "the package that declares it"
+            raise ConfigError(
+                f"The {self.kind} {name!r} cannot be loaded from {point.value!r}: {type(error).__name__}: "
+                f"{error}. Repair or uninstall {package} (entry-point group {self._group!r})."
+            ) from error
+        return item

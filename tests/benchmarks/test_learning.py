@@ -149,6 +149,21 @@ def test_the_report_shows_what_is_there_and_names_what_is_missing(
     assert (tmp_path / "report.png").stat().st_size > 1000
 
 
+def test_runs_at_another_rate_than_the_chosen_one_are_missing(
+    learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning.report, "_SMOOTH", 3)
+    seed = learning.cells.SEARCH_SEED
+    found = [result([10, 20], [0.3, 0.4], seed=seed, rate=3e-4), result([10, 20], [0.1, 0.1], seed=seed, rate=1e-3)]
+    text = learning.report.table([*found, result([10, 20], [0.9, 0.9])], 1)  # at 1e-3
+    assert "long-trajectory-sparse-g1: 1" in text
+    assert "Not all of them were tried for long-trajectory-sparse." in text
+    found.append(result([10, 20], [0.0, 0.0], seed=seed, rate=1e-4))
+    text = learning.report.table([*found, result([10, 20], [0.9, 0.9], rate=3e-4)], 1)
+    assert "long-trajectory-sparse-g1:" not in text
+    assert "Not all" not in text
+
+
 def test_no_ratio_flatters_a_method_that_was_cut_off(
     learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,8 +173,11 @@ def test_no_ratio_flatters_a_method_that_was_cut_off(
     results += [result([10, 20, 30, 40], never, method="return_to_go", reward="dense", seed=s) for s in range(2)]
     results += [result([10, 20, 30, 40], reached, method="return_to_go", reward="hybrid", seed=s) for s in range(2)]
     results += [result([20, 40, 60, 80], never, reward="hybrid", seed=s) for s in range(2)]
+    results += [result([20, 40, 60, 80], never, method="earned", reward="hybrid", seed=s) for s in range(2)]
     text = learning.report.table(results, 2)
-    assert "| dense | 1 | return_to_go | 0/2 | – | " in text
+    # Ours had 40 turns and would have needed more, theirs needed 60: at most one and a half times.
+    assert "| dense | 1 | return_to_go | 0/2 | ≤ 1.50 [1.50, 1.50] | " in text
+    assert "| hybrid | 1 | earned | 0/2 | ≤ 0.75 [0.75, 0.75] | -0.75 [-0.75, -0.75] | – | " in text
     assert "| hybrid | 1 | return_to_go | 2/2 | 2.00 [2.00, 2.00] | " in text
     assert "| ≥ 2.67 [2.67, 2.67] | " in text
 

@@ -157,9 +157,10 @@ def test_an_error_waits_for_the_others() -> None:
 
     envs = of(reward={"broken": (broken, 1.0)})
     envs.reset(seed=0)
-    with pytest.raises(RewardError, match="ZeroDivisionError"):
-        envs.step(["fail", "#### 1", "#### 2"])
+    with pytest.raises(RewardError, match="ZeroDivisionError") as caught:
+        envs.step(["fail", "#### 1", "fail"])
     assert next(turns) == 3
+    assert [note[:29] for note in caught.value.__notes__] == [f"In environment {i}: RewardError" for i in (0, 2)]
 
 
 def test_a_fault_in_a_thread_is_the_callers() -> None:
@@ -175,8 +176,11 @@ def test_a_fault_in_a_thread_is_the_callers() -> None:
 
 
 def test_what_cannot_be_stepped() -> None:
-    with pytest.raises(ConfigError, match="num_envs=0"):
-        gymnasium.make_vec("ArithmeticTool-v0", num_envs=0)
+    for number in (0, -1):
+        with pytest.raises(ConfigError, match=f"num_envs must be at least 1, got {number}"):
+            gymnasium.make_vec("ArithmeticTool-v0", num_envs=number)
+    with pytest.raises(ConfigError, match="at least one environment"):
+        ToolVectorEnv([])
     with pytest.raises(UnknownNameError, match="Did you mean 'SameStep'"):
         gymnasium.make_vec("ArithmeticTool-v0", num_envs=1, autoreset_mode="Samestep")
     with pytest.raises(UnknownNameError, match="Did you mean 'difficulty'"):
@@ -210,6 +214,56 @@ def test_wrappers_are_stepped_through() -> None:
     envs = ToolVectorEnv([lambda: Shout(ToolEnv([TASKS[0]]))] * 2)
     envs.reset(seed=0)
     assert list(envs.step(["? 1", "#### 2"])[1]) == [1.0, 0.0]
+
+
+def test_a_wrapper_that_makes_something_else_of_text_is_refused() -> None:
+    class Length(gymnasium.ObservationWrapper[np.ndarray[Any, Any], str, str]):
+        observation_space = gymnasium.spaces.Box(0, 1e6, (1,))
+
+        def observation(self, text: str) -> np.ndarray[Any, Any]:
+            return np.array([len(text)], dtype=np.float32)
+
+    with pytest.raises(ConfigError, match=r"a wrapper made it Box.*vectorization_mode='sync'"):
+        ToolVectorEnv([lambda: Length(ToolEnv(TASKS))])  # type: ignore[list-item, return-value]
+
+
+def test_what_can_be_gone_through_once_serves_all() -> None:
+    call = use("calculator").replace("{}", '{"expression": "1+1"}')
+    tools = (name for name in ("calculator",))
+    envs = gymnasium.make_vec("ArithmeticTool-v0", num_envs=3, tools=tools)
+    envs.reset(seed=0)
+    assert envs.step([call] * 3)[0] == ("2",) * 3
+
+
+def test_after_ctrl_c_no_further_turn_begins() -> None:
+    begun: list[int] = []
+    all_threads, go_on = threading.Semaphore(0), threading.Event()
+
+    @tool
+    def stay() -> str:
+        """Wait."""
+        begun.append(1)
+        all_threads.release()
+        go_on.wait(60)
+        return "late"
+
+    def press() -> None:
+        for _ in range(vector._MOST_THREADS):
+            all_threads.acquire(timeout=60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    envs = of(stay, count=vector._MOST_THREADS + 50)
+    envs.reset(seed=0)
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([use("stay")] * envs.num_envs)
+    pressing.join()
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("trajgym-tool"):
+            thread.join(60)
+    assert len(begun) == vector._MOST_THREADS
 
 
 def test_a_turn_that_ctrl_c_left_at_work_does_not_reach_the_next_episode() -> None:

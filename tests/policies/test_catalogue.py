@@ -33,7 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (metadata / "entry_points.txt").write_text("[trajgym.policies]\nalways = players:Always\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(POLICIES, "_items", POLICIES.registered())
-    monkeypatch.setattr(POLICIES, "_group", "trajgym.policies")
+    monkeypatch.setattr(POLICIES, "_promised", None)
 
 
 @pytest.mark.parametrize("protocol", ["hermes", "react"])

@@ -70,7 +70,7 @@ def test_other_packages_add_protocols_by_entry_point(tmp_path: Path, monkeypatch
     points = "[trajgym.protocols]\nmine = forms_plugin:MINE\nclass_of_mine = forms_plugin:Mine\n"
     (metadata / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(PROTOCOLS, "_group", "trajgym.protocols")
+    monkeypatch.setattr(PROTOCOLS, "_promised", None)
     importlib.invalidate_caches()
     assert get_protocol("mine").name == "mine"
     with pytest.raises(ConfigError, match="must be an instance"):

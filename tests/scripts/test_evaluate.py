@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trajgym.cli import main
+from trajgym.policies.base import Policy
 from trajgym.policies.catalogue import POLICIES
 
 ARGS = ["evaluate", "--env", "ArithmeticTool-v0", "--limit", "6"]
@@ -193,6 +196,10 @@ def test_names_and_addresses_of_endpoints(monkeypatch: pytest.MonkeyPatch) -> No
         player.policy.close()  # type: ignore[attr-defined]
 
 
+def _made(maker: Callable[[], Policy], env: object) -> Policy:
+    return maker()
+
+
 def test_a_registered_policy_plays_again_when_its_code_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +229,11 @@ def test_a_registered_policy_plays_again_when_its_code_has_changed(
         POLICIES.register("answering", importlib.import_module("making").make, replace=True)
         assert run(tmp_path, "--model", "answering", "--limit", "2") == 0
     assert played == ["0", "0", *["1"] * 6]  # what makes it is part of it
+    for capacity in (3, 4):
+        maker = functools.partial(importlib.import_module("answering").Answering, capacity)
+        POLICIES.register("answering", functools.partial(_made, maker), replace=True)
+        assert run(tmp_path, "--model", "answering", "--limit", "2") == 0
+    assert played == ["0", "0", *["1"] * 10]  # what is bound to a maker stands in no file
 
 
 def test_what_a_registered_name_makes_must_be_a_policy(

@@ -21,15 +21,17 @@ Group = tuple[list[list[float]], dict[str, Any]]
 
 NUMBERS = st.floats(-2, 2, allow_subnormal=False)
 ALL = sorted(ESTIMATORS)
-UNBIASED: list[tuple[str, dict[str, Any]]] = [
+# Unbiased, and with a baseline that takes nothing from its own trajectory.
+APART: list[tuple[str, dict[str, Any]]] = [
     ("trajectory", {}),
     ("trajectory", {"baseline": "none"}),
-    *(("return_to_go", {"baseline": b}) for b in ("step", "earned", "absorbing", "v0", "none")),
+    *(("return_to_go", {"baseline": b}) for b in ("step", "absorbing", "v0", "none")),
     *(("anchor", {"fallback": f}) for f in ("step", "absorbing", "none")),
     ("vine", {}),
     ("gae", {"lam": 1.0}),
 ]
-FORWARD = [(name, options) for name, options in [*UNBIASED, ("gae", {})] if name != "trajectory"]
+UNBIASED = [*APART, ("return_to_go", {"baseline": "earned"})]  # which looks at what it had earned before
+FORWARD = [(name, options) for name, options in [*APART, ("gae", {})] if name != "trajectory"]
 
 
 @st.composite
@@ -113,7 +115,7 @@ def test_one_mean_over_all_turns_lets_them() -> None:
     assert before != after
 
 
-@pytest.mark.parametrize(("name", "options"), UNBIASED)
+@pytest.mark.parametrize(("name", "options"), APART)
 @settings(max_examples=25)
 @given(group=groups(), gamma=st.floats(0, 1), shifts=st.tuples(NUMBERS, NUMBERS))
 def test_a_baseline_never_depends_on_its_own_trajectory(
@@ -126,6 +128,25 @@ def test_a_baseline_never_depends_on_its_own_trajectory(
     both = [own[0], *others[1:]]
     plain, one, other, joint = (credit(name, options, gamma, r, more)[0] for r in (rewards, own, others, both))
     assert np.allclose(np.subtract(one, plain), np.subtract(joint, other), atol=1e-9)
+
+
+@settings(max_examples=100)
+@given(group=groups(), gamma=st.floats(0, 1), data=st.data())
+def test_what_one_earned_before_may_choose_the_others_to_compare_with_and_nothing_later(
+    group: Group, gamma: float, data: st.DataObject
+) -> None:
+    rewards, _ = group
+    k = data.draw(st.integers(0, len(rewards[0]) - 1))
+    later = data.draw(st.lists(NUMBERS, min_size=1, max_size=4))
+    changed = [[*rewards[0][:k], *later], *rewards[1:]]
+    baselines = []
+    for group_ in (rewards, changed):
+        with_, without = (
+            ESTIMATORS["return_to_go"](group_, gamma=gamma, baseline=b, discount_weight="dropped")[0]
+            for b in ("earned", "none")
+        )
+        baselines.append(np.subtract(without, with_)[: k + 1])
+    assert np.allclose(*baselines, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["gigpo", "grpo_process", "mt_grpo", "rebn"])
@@ -275,7 +296,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    monkeypatch.setattr(ESTIMATORS, "_group", "trajgym.estimators")
+    monkeypatch.setattr(ESTIMATORS, "_promised", None)
     yield
     sys.modules.pop("credit_plugin", None)
 

@@ -66,6 +66,12 @@ def test_who_had_earned_the_same_is_the_better_comparison() -> None:
         [[0.1, 0.2, -0.3, 1.0], [0.0, 0.0, 0.0, 5.0], [1.0, 0.0, 0.0, 0.0]], gamma=1.0, baseline="earned"
     )
     assert zero[0][3] == pytest.approx(1.0 - (5.0 + 2.5) / 2)
+    alone = return_to_go(
+        [[0.1, 0.2, -0.3, 1.0], [0.0, 0.0, 0.0, 5.0], [0.0, 0.0, 0.0, 0.0], [1e9, 0.0, 0.0, 3.0]],
+        gamma=1.0,
+        baseline="earned",
+    )
+    assert alone[0][3] == pytest.approx(1.0 - (5.0 + 0.0 + 8.0 / 3) / 3)  # however much another has earned
     # The same rewards in another order are the same sum.
     mixed = return_to_go(
         [[0.1, 0.2, 0.3, 1.0], [0.3, 0.2, 0.1, 0.0], [9.0, 0.0, 0.0, 5.0]], gamma=1.0, baseline="earned"

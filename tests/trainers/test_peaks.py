@@ -71,6 +71,18 @@ def test_what_was_measured_beside_other_work_gives_way_to_better(
     assert next(found) == (9e9, 9e9)
 
 
+def test_asked_again_beside_other_work_the_better_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([(3e9, 2e9, True), (1e9, 4e9, False), (2e9, 1e9, True)])
+
+    def stand_in(device: str = "cpu", dtype: str = "float32") -> Peaks:
+        flops, bandwidth, quiet = next(found)
+        return Peaks(flops, bandwidth, peaks._part(device), dtype, quiet)
+
+    monkeypatch.setattr(peaks, "measure_peaks", stand_in)
+    seen = [peaks_of(folder=tmp_path, again=True) for _ in range(3)]
+    assert [(p.flops, p.bandwidth, p.quiet) for p in seen] == [(3e9, 2e9, True), (3e9, 4e9, True), (2e9, 1e9, True)]
+
+
 def test_a_busy_machine_is_known_by_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     for load, quiet in ((1.9, True), (2.1, False)):
@@ -82,7 +94,9 @@ def altered(text: str, **values: object) -> str:
     return json.dumps(json.loads(text) | values)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[1]", "null", "\x00", "flops", "nan", "negative", "copied", "deep"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[1]", "null", "\x00", "flops", "nan", "huge", "negative", "copied", "half", "deep"]
+)
 def test_a_damaged_file_is_measured_anew(damage: str, tmp_path: Path, measured: list[Peaks]) -> None:
     peaks_of(folder=tmp_path)
     (path,) = tmp_path.iterdir()
@@ -91,6 +105,8 @@ def test_a_damaged_file_is_measured_anew(damage: str, tmp_path: Path, measured: 
         {
             "flops": altered(good, flops="many"),
             "nan": altered(good, flops=math.nan),
+            "huge": altered(good, flops=10**400),
+            "half": altered(good, device="\ud800"),
             "negative": altered(good, bandwidth=-1.0),
             "copied": altered(good, device="a machine that this file was copied from"),
             "deep": "[" * 100_000,
