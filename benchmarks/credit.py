@@ -32,9 +32,10 @@ VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("return_to_go", {"discount_weight": "dropped"}),
     ("grpo_process", {"norm": "none"}),
     ("mt_grpo", {"norm": "none"}),
+    ("return_to_go", {"baseline": "earned"}),
 )
 STOP_OR_GO = stop_or_go((0.3, -0.4, 0.2), go=(0.5, 0.3, 1.0), stop=(0.2, 0.6, 0.0))
-TABLE = (("return_to_go", {}, 1.0), *((n, o, 1.0) for n, o in VARIANTS[2:]), ("return_to_go", VARIANTS[1][1], 0.7))
+TABLE = (("return_to_go", {}, 1.0), *((n, o, 1.0) for n, o in VARIANTS[2:4]), ("return_to_go", VARIANTS[1][1], 0.7))
 
 
 @dataclass(frozen=True, slots=True)
