@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +25,13 @@ from learning_cells import SETTINGS, cells, search_cells
 from learning_report import best_rates, figure, table
 from learning_runs import load_results, prepare_models, publish, restore, run_all
 
-__all__ = ["main"]
+__all__ = ["main", "shown"]
 
-PUBLISHED = Path(__file__).resolve().parent / "results" / "learning"
-OUTPUT = Path(__file__).resolve().parents[1] / ".cache" / "benchmarks" / "learning"
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "benchmarks" / "results" / "learning"
+OUTPUT = ROOT / ".cache" / "benchmarks" / "learning"
+PAGE, PICTURE = ROOT / "docs" / "learning.md", ROOT / "docs" / "learning.png"
+BEGIN, END = "<!-- results: python benchmarks/learning.py --report -->", "<!-- end -->"  # of them, in the page
 
 
 def main(
@@ -39,7 +43,7 @@ def main(
     report: Annotated[bool, tyro.conf.arg(help="Only write table and figure.")] = False,
     afresh: Annotated[bool, tyro.conf.arg(help="Leave what is published out.")] = False,
     publish_: Annotated[
-        bool, tyro.conf.arg(name="publish", help="Write models and results into the repository.")
+        bool, tyro.conf.arg(name="publish", help="Write models and results into the repository, and their page.")
     ] = False,
 ) -> int:
     """Run what is missing, then report."""
@@ -60,9 +64,26 @@ def main(
     print(text)
     if publish_:
         publish(output, PUBLISHED)
+        head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(f"{head}{BEGIN}\n{shown(PICTURE, seeds)}{END}{rest.partition(END)[2]}", encoding="utf-8")
     for line in failed:
         print(line, file=sys.stderr)
     return 1 if failed else 0
+
+
+def shown(picture: Path | None = None, seeds: int = 5) -> str:
+    """Return the report of what is published, as it stands in the page.
+
+    Args:
+        picture: Where to draw it, too.
+        seeds: How many runs there should be of each kind.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        restore(PUBLISHED, Path(folder))
+        results = load_results(Path(folder))
+    if picture is not None:
+        figure(results, picture)
+    return table(results, seeds)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
         lines += ["", f"Missing runs: {'; '.join(missing)}."]
     if rates:
         tried = ", ".join(f"{rate:g}" for rate in RATES)
-        lines += ["", f"Learning rates were chosen from {tried} on other seeds, by area: {rates}."]
+        lines += ["", f"Learning rates were chosen from {tried} on other seeds without a discount, by area."]
     if open_ := sorted(rates.keys() - _searched(results)):
         lines += ["", f"Not all of them were tried for {', '.join(open_)}."]
     made = sorted({f"{SETTINGS[r['setting']].model} {r['model']}" for r in results})

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import cloudpickle
 import numpy as np
@@ -38,6 +38,7 @@ from trajgym.rollout import EnvPool, Episode
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.grpo import GRPOTrainer
 from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.ray_crew import RayCrew
 from trajgym.trainers.rollout_share import Share, play_groups
 from trajgym.trainers.stopwatch import Stopwatch
 from trajgym.trainers.throughput import Costs, forecast
@@ -123,46 +124,9 @@ class Player:
         return PlayedPiece(share)
 
 
-class Actors:
-    """Actors of Ray around players; see :class:`trajgym.trainers.workers.Crew`."""
-
-    def __init__(self, seconds: float) -> None:
-        import ray
-
-        self._ray, self._seconds = ray, seconds
-        self._kind = ray.remote(num_cpus=1)(Player)
-        self._hired: list[Any] = []
-
-    def hire(self) -> Any:
-        """Start an actor."""
-        self._hired.append(self._kind.remote(self._seconds))
-        return self._hired[-1]
-
-    def publish(self, packed: Packed) -> Any:
-        """Put weights into the store."""
-        return self._ray.put(dict(packed))
-
-    def send(self, worker: Any, method: str, *args: Any) -> Any:
-        """Call a method."""
-        return getattr(worker, method).remote(*args)
-
-    def first(self, tickets: Sequence[Any], seconds: float) -> Any | None:
-        """Return what is answered."""
-        ready, _ = self._ray.wait(list(tickets), num_returns=1, timeout=seconds)
-        return ready[0] if ready else None
-
-    def answer(self, ticket: Any) -> Answer[Any]:
-        """Return an answer."""
-        return self._ray.get(ticket)  # type: ignore[no-any-return]
-
-    def dismiss(self, worker: Any) -> None:
-        """End an actor."""
-        self._ray.kill(worker)
-
-    def close(self) -> None:
-        """End all."""
-        for worker in self._hired:
-            self.dismiss(worker)
+def crew_of(count: int, seconds: float) -> RayCrew:
+    """Return actors around players."""
+    return RayCrew(seconds, count=count, cpus=1, gpus=0, address=None, worker=Player)
 
 
 def pieces_of(groups: int) -> list[Piece]:
@@ -176,7 +140,7 @@ def turns_per_second(tool_seconds: float, workers: Sequence[int], groups: int, r
     here.prepare().open()
     crews = {}
     for count in workers:
-        crews[f"{count}"] = Workers(Actors(tool_seconds), count, limit=1, deadline=600.0)
+        crews[f"{count}"] = Workers(crew_of(count, tool_seconds), count, limit=1, deadline=600.0)
         crews[f"{count}"].open()
 
     def timed(play: Callable[[], list[PlayedPiece]]) -> Callable[[], float]:
@@ -204,7 +168,7 @@ def weights_seconds(size: int, rounds: int) -> tuple[float, float]:
     import ray
 
     numbers = {f"w{i}": ("float32", np.ones(size // 32, np.float32)) for i in range(8)}
-    crew = Actors(0.0)
+    crew = crew_of(1, 0.0)
     worker = crew.hire()
     put, load = [], []
     for _ in range(rounds + 1):

@@ -47,18 +47,28 @@ class RayCrew:
     this machine, with as many CPUs as the workers ask for; both end with :meth:`close`, or with the process.
 
     Args:
-        plan: From :func:`trajgym.trainers.worker.pack_plan`.
+        plan: What a worker is made from: of :func:`trajgym.trainers.worker.pack_plan`.
         count: How many workers there are to be.
         cpus: CPUs of each.
         gpus: GPUs of each, maybe a part of one.
         address: Of a cluster: ``"auto"`` for the one that this machine belongs to, or ``"host:port"``.
+        worker: The class of the actors.
 
     Raises:
         ConfigError: When Ray is not installed, or there is no such cluster.
         TrainingError: When Ray cannot be started on this machine.
     """
 
-    def __init__(self, plan: bytes, *, count: int, cpus: int, gpus: float, address: str | None) -> None:
+    def __init__(
+        self,
+        plan: Any,
+        *,
+        count: int,
+        cpus: int,
+        gpus: float,
+        address: str | None,
+        worker: type = RolloutWorker,
+    ) -> None:
         require_ray()
         import ray
 
@@ -87,7 +97,7 @@ class RayCrew:
                 say(f"  ! {count} rollout workers ask for {number:g} {kind}s, with {found}: waiting for more.")
         self._plan = ray.put(plan)
         # Ray's own way to start actors anew would lose their weights.
-        self._kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(RolloutWorker)
+        self._kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
 
     def hire(self) -> Any:
         """Start a worker and return it, without waiting for it."""
