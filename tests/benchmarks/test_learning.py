@@ -258,3 +258,9 @@ def test_published_results_count_as_done(learning: SimpleNamespace, tmp_path: Pa
     learning.runs.restore(published, theirs)
     learning.runs.publish(theirs, published)
     assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_the_page_shows_what_is_published(learning: SimpleNamespace) -> None:
+    module = learning.learning
+    assert f"{module.BEGIN}\n{module.shown()}{module.END}" in module.PAGE.read_text(encoding="utf-8")
+    assert module.PICTURE.is_file()
