@@ -129,7 +129,7 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     rows = list(itertools.product(SETTINGS, DISCOUNTS))
     columns = max(len(about.rewards) for about in SETTINGS.values())
     canvas = Figure(figsize=(4.2 * columns, 2.7 * len(rows)), layout="constrained")
-    axes = canvas.subplots(len(rows), columns, sharey=True)
+    axes = canvas.subplots(len(rows), columns, sharey="row")
     for (setting, gamma), line in zip(rows, axes, strict=True):
         about = SETTINGS[setting]
         for axis in line[len(about.rewards) :]:
@@ -137,7 +137,7 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
         for reward, axis in zip(about.rewards, line, strict=False):
             axis.set_title(f"{setting}, {reward}, γ = {gamma:g}", fontsize=9)
             axis.axhline(about.target, color="grey", linewidth=0.6, linestyle=":")
-            axis.set_ylim(0, 1)
+            axis.set_ylim(0, min(1.0, 2.5 * about.target))
             axis.set_xlim(0, about.budget)
             drawn = [
                 _draw(axis, found, method)
@@ -145,7 +145,7 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
                 if (found := _of(results, setting, method, reward, gamma))
             ]
             if not drawn:
-                axis.text(0.5, 0.5, "not run yet", transform=axis.transAxes, ha="center", color="grey")
+                axis.text(0.5, 0.6, "not run yet", transform=axis.transAxes, ha="center", color="grey")
         line[0].set_ylabel("success")
         for axis in line:
             axis.set_xlabel("turns played")
@@ -244,7 +244,9 @@ def _shown(values: Sequence[float], form: str) -> str:
 
 
 def _interval(found: Estimate, form: str) -> str:
-    return f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    # One run has no interval, and where no run differs there is none to show.
+    interval = f" [{found.low:{form}}, {found.high:{form}}]" if found.low < found.high else ""
+    return f"{found.value:{form}}{interval}"
 
 
 def _draw(axis: Any, found: Sequence[Mapping[str, Any]], method: str) -> None:
