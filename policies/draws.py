@@ -36,7 +36,7 @@ def uniforms(seeds: Tensor, counters: Tensor) -> Tensor:
         seeds: int64, any values.
         counters: int64, any values.
 
-    Shape: ``seeds``, ``counters`` and the float64 result are ``(n,)``.
+    Shape: ``seeds`` and ``counters`` are broadcast against each other, and the float64 result is as both together.
 
     Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014), applied to the seed and then to the seed's
     hash plus the counter's multiple of the golden ratio.

@@ -75,11 +75,17 @@ class RowCache(Cache):  # type: ignore[misc]
             self._capacity = min(self._max_length, max(_SMALLEST, 2 * self._capacity, reach))
             for layer, (keys, values) in self._buffers.items():
                 self._buffers[layer] = (self._longer(keys), self._longer(values))
-        entry, query = plan.valid.nonzero(as_tuple=True)
-        row = entry if plan.rows is None else plan.rows[entry]
         self._plan = plan
-        self._from = (entry, slice(None), query)
-        self._to = (row, slice(None), plan.positions[entry, query])
+        # One new token in each of the first rows is the case that counts: nothing is padding, nothing to be looked for.
+        self._single = plan.rows is None and plan.positions.shape[1] == 1
+        if self._single:
+            rows = torch.arange(len(plan.positions), device=plan.positions.device)
+            self._to = (rows, plan.positions[:, 0])
+        else:
+            self._entries = plan.valid.nonzero(as_tuple=True)
+            entry = self._entries[0]
+            self._to = (entry if plan.rows is None else plan.rows[entry], plan.positions[self._entries])
+        self._places: dict[int, Tensor] = {}
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -91,8 +97,8 @@ class RowCache(Cache):  # type: ignore[misc]
         if layer_idx not in self._buffers:
             self._buffers[layer_idx] = (self._empty(key_states), self._empty(value_states))
         keys, values = self._buffers[layer_idx]
-        keys[self._to] = key_states[self._from]
-        values[self._to] = value_states[self._from]
+        self._write(keys, key_states)
+        self._write(values, value_states)
         if not self._plan.width:
             return key_states, value_states
         rows = slice(key_states.shape[0]) if self._plan.rows is None else self._plan.rows
@@ -115,6 +121,21 @@ class RowCache(Cache):  # type: ignore[misc]
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return 0: rows have lengths of their own, and every pass states its positions."""
         return 0
+
+    def _write(self, buffer: Tensor, states: Tensor) -> None:
+        heads, size = buffer.shape[1], buffer.shape[3]
+        if not self._single:
+            entry, query = self._entries
+            states = states[entry, :, query]
+        buffer.view(-1, size).index_copy_(0, self._places_of(heads), states.reshape(-1, size))
+
+    def _places_of(self, heads: int) -> Tensor:
+        """Return where each new token of each head lies in a buffer that is read as a list of vectors."""
+        if heads not in self._places:
+            row, position = self._to
+            head = torch.arange(heads, device=row.device)
+            self._places[heads] = ((row[:, None] * heads + head) * self._capacity + position[:, None]).reshape(-1)
+        return self._places[heads]
 
     def _empty(self, states: Tensor) -> Tensor:
         # Zeros, since a masked position still enters attention, times 0: what lay in memory might not be finite.

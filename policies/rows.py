@@ -60,18 +60,25 @@ class Rows:
         self._done = torch.zeros(rows, dtype=torch.bool, device=device)
         self._ids = torch.zeros(rows, 0, dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(rows, 0, device=device)
+        self._uniforms = torch.zeros(rows, 0, dtype=torch.float64, device=device)
 
     def begin(self, turns: Sequence[TurnStart]) -> None:
         """Begin these turns. Their first logits have still to be computed."""
         device = self._state.device
         # One less than the first token's position: sampling moves every row one on.
         columns = [[t.position - 1, 0, 0, t.budget, t.seed, t.drawn] for t in turns]
-        self._state[:, torch.tensor([t.row for t in turns], device=device)] = torch.tensor(columns, device=device).T
+        rows = torch.tensor([t.row for t in turns], device=device)
+        self._state[:, rows] = torch.tensor(columns, device=device).T
         longest, width = max(t.budget for t in turns), self._ids.shape[1]
         if longest > width:
             more = min(self._max_length, max(longest, 2 * width)) - width
-            self._ids = torch.nn.functional.pad(self._ids, (0, more))
-            self._logprobs = torch.nn.functional.pad(self._logprobs, (0, more))
+            self._ids, self._logprobs, self._uniforms = (
+                torch.nn.functional.pad(held, (0, more)) for held in (self._ids, self._logprobs, self._uniforms)
+            )
+        if self._temperature:
+            # All draws of a turn at once: a token alone would take as many operations.
+            counters = self._drawn[rows, None] + torch.arange(longest, device=device)
+            self._uniforms[rows, :longest] = uniforms(self._seed[rows, None], counters)
 
     def sample(self, rows: Tensor, logits: Tensor) -> None:
         """Draw the next token of these rows and note its log-probability.
@@ -82,10 +89,7 @@ class Rows:
             logits = logits / self._temperature
         logprobs = torch.log_softmax(logits, dim=-1)
         taken = self._taken[rows]
-        if self._temperature == 0.0:
-            token = logprobs.argmax(dim=-1)
-        else:
-            token = pick(logprobs, uniforms(self._seed[rows], self._drawn[rows] + taken))
+        token = logprobs.argmax(dim=-1) if self._temperature == 0.0 else pick(logprobs, self._uniforms[rows, taken])
         self._ids[rows, taken] = token
         self._logprobs[rows, taken] = logprobs.gather(1, token[:, None])[:, 0]
         self.latest[rows] = token
@@ -110,3 +114,4 @@ class Rows:
         self._state[:, target] = self._state[:, source]
         self._ids[target] = self._ids[source]
         self._logprobs[target] = self._logprobs[source]
+        self._uniforms[target] = self._uniforms[source]
