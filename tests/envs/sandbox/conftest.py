@@ -5,6 +5,7 @@ A driver attacks and watches from outside; the jail must hold for root as well a
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -12,15 +13,19 @@ import pwd
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trajgym.envs.sandbox import IsolationUnavailable, Pool
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = Path(os.environ.get("TRAJGYM_CASES") or ROOT.parent / "shared" / "cases")
@@ -183,6 +188,61 @@ class Machine:
             pytest.fail(f"the driver died or hung (status {process.returncode}) over {order}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+@pytest.fixture(scope="module")
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """A pool without packages, of the strongest isolation of this machine or of the one that is asked for."""
+    try:
+        pool = Pool(isolation=getattr(request, "param", None), packages=())
+    except IsolationUnavailable as error:
+        pytest.skip(str(error))
+    with pool:
+        yield pool
+
+
+@pytest.fixture
+def nothing_is_left(pool: Pool) -> Iterator[None]:
+    """Check that a test closes its files."""
+    gc.collect()  # what tests of other files left must not go meanwhile
+    before = os.listdir("/proc/self/fd")
+    yield
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+@pytest.fixture
+def zygote() -> Callable[[Pool], int]:
+    """Find the process id of a pool's zygote: the only child of the process that was started."""
+
+    def find(pool: Pool) -> int:
+        children = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    stat = Path(f"/proc/{entry}/stat").read_text()
+                except OSError:
+                    continue
+                if int(stat.rpartition(")")[2].split()[1]) == pool._link.pid:
+                    children.append(int(entry))
+        (pid,) = children
+        return pid
+
+    return find
+
+
+@pytest.fixture
+def kill(zygote: Callable[[Pool], int]) -> Callable[[Pool], None]:
+    """End a pool's zygote and wait until that is seen."""
+
+    def end(pool: Pool) -> None:
+        os.kill(zygote(pool), signal.SIGKILL)
+        deadline = time.monotonic() + 20.0
+        while pool._link.alive():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    return end
 
 
 @pytest.fixture(scope="session")

@@ -8,37 +8,20 @@ import os
 import select
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from trajgym.envs.sandbox import IsolationUnavailable, Kind, Limits, Pool, Session
+from trajgym.envs.sandbox import Kind, Limits, Pool, Session
 
 SECONDS = 20.0  # for what should happen at once, on a machine that is busy
 
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
 # For what depends on how the kernel isolates; the other tests take the strongest way of this machine.
 both_ways = pytest.mark.parametrize("pool", ["namespaces", "landlock"], indirect=True, scope="module")
-
-
-@pytest.fixture(scope="module")
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    try:
-        pool = Pool(isolation=getattr(request, "param", None), packages=())
-    except IsolationUnavailable as error:
-        pytest.skip(str(error))
-    with pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(pool: Pool) -> Iterator[None]:
-    gc.collect()  # what tests of other files left must not go meanwhile
-    before = os.listdir("/proc/self/fd")
-    yield
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 def run(main: Callable[[], Awaitable[Any]]) -> Any:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,36 +41,12 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
         yield pool
 
 
-def zygote(pool: Pool) -> int:
-    """Process id of a pool's zygote: the only child of the process that was started."""
-    children = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == pool._link.pid:
-                children.append(int(entry))
-    (pid,) = children
-    return pid
-
-
 def is_running(pid: int) -> bool:
     """Whether a process is there and more than a corpse that its parent has not looked at yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def kill(pool: Pool) -> None:
-    """End a pool's zygote and wait until that is seen."""
-    os.kill(zygote(pool), signal.SIGKILL)
-    deadline = time.monotonic() + SECONDS
-    while pool._link.alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def descriptors() -> list[str]:
@@ -122,7 +98,7 @@ def test_closed_while_sessions_run_it_ends_their_calls(pool: Pool) -> None:
 
 @both_ways
 def test_after_its_death_calls_fail_and_the_next_session_brings_it_back(
-    pool: Pool, caplog: pytest.LogCaptureFixture
+    pool: Pool, caplog: pytest.LogCaptureFixture, zygote: Callable[[Pool], int]
 ) -> None:
     before = descriptors()
     idle, busy, closed = pool.open(), pool.open(), pool.open()
@@ -148,7 +124,9 @@ def test_after_its_death_calls_fail_and_the_next_session_brings_it_back(
     assert len(descriptors()) == len(before)
 
 
-def test_where_it_cannot_come_back_it_says_why_and_tries_again(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_come_back_it_says_why_and_tries_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, kill: Callable[[Pool], None]
+) -> None:
     kill(pool)
     with monkeypatch.context() as patch:
         patch.setattr(selftest, "misses", lambda session, packages: ["reads a file of the host"])
@@ -159,7 +137,9 @@ def test_where_it_cannot_come_back_it_says_why_and_tries_again(pool: Pool, monke
 
 
 @both_ways
-def test_a_zygote_that_hangs_fails_in_bounded_time_and_is_replaced(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zygote_that_hangs_fails_in_bounded_time_and_is_replaced(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, zygote: Callable[[Pool], int]
+) -> None:
     monkeypatch.setattr(link, "_EVENT_SECONDS", 0.5)
     monkeypatch.setattr(link, "_CLOSE_SECONDS", 0.5)
     before = descriptors()
@@ -180,7 +160,9 @@ def test_a_zygote_that_hangs_fails_in_bounded_time_and_is_replaced(pool: Pool, m
         time.sleep(0.01)
 
 
-def test_requests_that_a_hung_zygote_does_not_take_fail_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_a_hung_zygote_does_not_take_fail_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, zygote: Callable[[Pool], int]
+) -> None:
     with make("landlock") as pool:
         monkeypatch.setattr(link, "_EVENT_SECONDS", 0.05)
         monkeypatch.setattr(link, "_CLOSE_SECONDS", 0.05)
@@ -190,7 +172,7 @@ def test_requests_that_a_hung_zygote_does_not_take_fail_in_bounded_time(monkeypa
 
 
 @both_ways
-def test_two_pools_live_side_by_side(pool: Pool) -> None:
+def test_two_pools_live_side_by_side(pool: Pool, kill: Callable[[Pool], None]) -> None:
     with make(pool.isolation) as other, pool.open() as here, other.open() as there:
         assert [r.output for r in pool.run([(here, "x = 1; 'here'"), (there, "x = 2; 'there'")])] == [
             "'here'",
@@ -219,7 +201,7 @@ def test_many_threads_share_it(pool: Pool) -> None:
     assert len(descriptors()) == len(before)
 
 
-def test_many_threads_find_it_dead_and_one_brings_it_back(pool: Pool) -> None:
+def test_many_threads_find_it_dead_and_one_brings_it_back(pool: Pool, kill: Callable[[Pool], None]) -> None:
     kill(pool)
 
     def work(number: int) -> str:

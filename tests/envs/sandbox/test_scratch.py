@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,31 +33,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(made)
 
 
-def zygote(pool: Pool) -> int:
-    """Process id of a pool's zygote: the only child of the process that was started."""
-    children = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == pool._link.pid:
-                children.append(int(entry))
-    (pid,) = children
-    return pid
-
-
-def kill(pool: Pool) -> None:
-    """End a pool's zygote and wait until that is seen."""
-    os.kill(zygote(pool), signal.SIGKILL)
-    deadline = time.monotonic() + SECONDS
-    while pool._link.alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_a_pool_that_dies_and_comes_back_makes_new_folders(folder: Path) -> None:
+def test_a_pool_that_dies_and_comes_back_makes_new_folders(folder: Path, kill: Callable[[Pool], None]) -> None:
     with make("landlock", limits=Limits(scratch=MEBIBYTE)) as pool:
         for restarts in range(3):
             with pool.open() as session:
