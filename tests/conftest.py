@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 # One thread per test process and per process that a test starts: the processes share the cores, and sums come out the
 # same everywhere. Torch reads it when it is imported, which is later.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and all that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No example has to be quick: the machine may be busy with something else. Continuous integration judges a change by the
 # same examples each time; elsewhere every run tries new ones.

@@ -15,7 +15,7 @@ from trajgym.envs.sandbox.jail import LAYERS
 from trajgym.envs.sandbox.limits import MEBIBYTE
 from trajgym.envs.sandbox.tiers import LAYERS_OF, UNSAFE_SWITCH
 
-LIMITS = Limits(cpu=0.5, memory=64 * MEBIBYTE, scratch=MEBIBYTE)
+LIMITS = Limits(cpu=5.0, memory=64 * MEBIBYTE, scratch=MEBIBYTE)
 PACKAGES = ("mpmath",)
 
 # `refused(f)` is true when `f()` raised, so each probe is true when it was stopped.
