@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from aviary.core import Message, Tool, ToolCall, ToolRequestMessage
 from aviary.envs.gsm8k import CalculatorEnv
@@ -15,7 +15,7 @@ from envs_driver import EXPRESSION, SLOW, Contender
 __all__ = ["Make"]
 
 
-class Slow(CalculatorEnv):  # type: ignore[misc]
+class Slow(CalculatorEnv):
     """The same with a slow tool."""
 
     async def reset(self) -> Any:
@@ -32,7 +32,7 @@ class Slow(CalculatorEnv):  # type: ignore[misc]
 class Make(Contender):
     """Episodes of aviary's."""
 
-    lacks = {"python": "its GSM8K has no code tool; the notebook is a package of its own"}  # noqa: RUF012
+    lacks: ClassVar[dict[str, str]] = {"python": "its GSM8K has no code tool; the notebook is a package of its own"}
 
     def __init__(self, problems: Sequence[dict[str, str]]) -> None:
         super().__init__(problems)

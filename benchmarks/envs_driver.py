@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["Contender", "arithmetic", "descendants", "main"]
 
@@ -38,7 +38,7 @@ class Contender(abc.ABC):
         problems: Question and answer of each.
     """
 
-    lacks: dict[str, str] = {}  # noqa: RUF012  # kinds of step there are none of, and why
+    lacks: ClassVar[dict[str, str]] = {}  # kinds of step there are none of, and why
     gives_up = ""  # why a right answer may go unpaid on a slow machine; it is counted then, and refused otherwise
 
     def __init__(self, problems: Sequence[dict[str, str]]) -> None:

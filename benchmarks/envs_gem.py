@@ -21,7 +21,7 @@ __all__ = ["Make"]
 ACTIONS = {"calculator": f"<calculator>{EXPRESSION}</calculator>", "python": f"<python>{CODE}</python>"}
 
 
-class Calculator(BaseTool):  # type: ignore[misc]
+class Calculator(BaseTool):
     """A user's tool: the project has no calculator."""
 
     tool_type = "calculator"
@@ -36,7 +36,7 @@ class Calculator(BaseTool):  # type: ignore[misc]
         return True, False, arithmetic(found[1]), action[: found.end()]
 
 
-class Nap(BaseTool):  # type: ignore[misc]
+class Nap(BaseTool):
     """A slow tool."""
 
     tool_type = "nap"

@@ -21,20 +21,20 @@ from openenv.core.tools import PyExecutor
 __all__ = ["Make"]
 
 
-class Turn(Action):  # type: ignore[misc]
+class Turn(Action):
     """What the policy does: a tool and its input, or the answer."""
 
     tool: str
     text: str
 
 
-class Said(Observation):  # type: ignore[misc]
+class Said(Observation):
     """What a tool answered."""
 
     text: str = ""
 
 
-class Exact(Rubric):  # type: ignore[misc]
+class Exact(Rubric):
     """Pays the answer that is the same text."""
 
     def __init__(self, answer: str) -> None:
@@ -45,7 +45,7 @@ class Exact(Rubric):  # type: ignore[misc]
         return float(action.text.strip() == self.answer)
 
 
-class Problem(Environment):  # type: ignore[misc]
+class Problem(Environment):
     """A user's environment."""
 
     def __init__(self, question: str, answer: str) -> None:
@@ -109,7 +109,7 @@ class Make(Contender):
         return lambda: [env.step(Turn(tool="nap", text="")) for _ in range(4)]
 
     def try_tool(self, tool: Any) -> str:
-        class Host(MCPEnvironment):  # type: ignore[misc]
+        class Host(MCPEnvironment):
             state = None
 
             def reset(self, *args: Any, **kwargs: Any) -> Any:

@@ -100,7 +100,7 @@ class Counted:
 def singles(contenders: Sequence[Process], rounds: int) -> dict[str, Single]:
     """Time single steps of every kind."""
     asked: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{one.name} {kind}": lambda one=one, kind=kind: one.attempt(do="steps", kind=kind)  # type: ignore[misc]
+        f"{one.name} {kind}": lambda one=one, kind=kind: one.attempt(do="steps", kind=kind)
         for one in contenders
         for kind in KINDS
         if kind not in one.lacks
@@ -124,7 +124,7 @@ def fleets(contenders: Sequence[Process], count: int, rounds: int) -> dict[str, 
     for one in contenders:
         one.attempt(do="open_fleet", count=count)
     asked: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{one.name} {name}": lambda one=one, kinds=kinds: one.attempt(do="fly", count=count, kinds=had(one, kinds))  # type: ignore[misc]
+        f"{one.name} {name}": lambda one=one, kinds=kinds: one.attempt(do="fly", count=count, kinds=had(one, kinds))
         for one in contenders
         for name, kinds in (("answers", ("final",)), ("episodes", EPISODE))
     }
@@ -214,8 +214,7 @@ def _middle(pairs: Sequence[Pair]) -> Pair:
 def slow(contenders: Sequence[Process], rounds: int) -> dict[str, list[float]]:
     """Time four calls of a tool that takes 0.2 s."""
     asked: dict[str, Callable[[], dict[str, Any]]] = {
-        one.name: lambda one=one: one.attempt(do="slow")  # type: ignore[misc]
-        for one in contenders
+        one.name: lambda one=one: one.attempt(do="slow") for one in contenders
     }
     answers = interleave(asked, rounds, warmup=0)
     return {name: [row["seconds"][0] for row in rows] for name, rows in answers.items() if all(rows)}

@@ -153,10 +153,10 @@ def _fleet_table(results: Results) -> list[str]:
     rows: dict[str, Callable[[str], str]] = {}
     for side, clock in enumerate(("wall", "CPU")):
         for kind, what in (("final", "final-answer"), ("calculator", "calculator"), ("python", "python")):
-            rows[f"{what} steps/s, {clock}"] = lambda name, kind=kind, side=side: (  # type: ignore[misc]
+            rows[f"{what} steps/s, {clock}"] = lambda name, kind=kind, side=side: (
                 "–" if kind in results.lacks[name] else _interval(_rate(results.fleets[name], kind, side))
             )
-        rows[f"final-answer steps/s after python calls, {clock}"] = lambda name, side=side: (  # type: ignore[misc]
+        rows[f"final-answer steps/s after python calls, {clock}"] = lambda name, side=side: (
             "–" if "python" in results.lacks[name] else _interval(_rate(results.fleets[name], "end", side))
         )
     rows["peak memory, MB"] = lambda name: _weight(results.fleets[name].peak)

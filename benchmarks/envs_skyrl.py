@@ -23,25 +23,25 @@ ACTIONS = {"calculator": f"<calculator>{EXPRESSION}</calculator>", "python": f"<
 CALL = re.compile(r"<(calculator|python|nap|area)>(.*?)</\1>", re.DOTALL)
 
 
-class Calculator(ToolGroup):  # type: ignore[misc]
+class Calculator(ToolGroup):
     """A user's tools: the project has no calculator."""
 
     def __init__(self) -> None:
         super().__init__("Calculator")
 
-    @tool  # type: ignore[untyped-decorator]
+    @tool
     def calculator(self, expression: str) -> str:
         """Evaluate arithmetic."""
         return arithmetic(expression)
 
-    @tool  # type: ignore[untyped-decorator]
+    @tool
     def nap(self, _: str) -> str:
         """Sleep."""
         time.sleep(SLOW)
         return "rested"
 
 
-class ToolEnv(GSM8kEnv):  # type: ignore[misc]
+class ToolEnv(GSM8kEnv):
     """A user's environment: the one for GSM8K that ships calls no tools."""
 
     def __init__(self, env_config: Any = None, extras: Any = None, groups: Sequence[Any] | None = None) -> None:

@@ -1,10 +1,10 @@
 """The models that the learning benchmark begins with: very small, made in minutes, and mediocre on purpose.
 
-A run of the benchmark may take half a minute of one core, so its model has a quarter of a million weights and a
+A run of the benchmark may take a minute or so of one core, so its model has half a million weights at most, and a
 tokenizer that writes the frame of a call, a number and a room as one token each: what is copied from the question is
 then copied in one go, which is what so small a model can learn in minutes. It first learns the work from sound
-demonstrations, then a bad habit: to slip at a third of the steps of a calculation, or to settle for the box at half of
-the turns. What reinforcement learning has left to teach is which of the two things that the model does was right, at
+demonstrations, then a bad habit: to slip at half of the steps of a calculation, or to settle for the box at half of the
+turns. What reinforcement learning has left to teach is which of the two things that the model does was right, at
 every step, which is a matter of credit.
 """
 

@@ -155,7 +155,7 @@ def turns_per_second(tool_seconds: float, workers: Sequence[int], groups: int, r
         return run
 
     contenders = {"here": timed(lambda: [here.play(piece).open() for piece in pieces])}
-    contenders |= {name: timed(lambda crew=crew: crew.play(pieces)) for name, crew in crews.items()}  # type: ignore[misc]
+    contenders |= {name: timed(lambda crew=crew: crew.play(pieces)) for name, crew in crews.items()}
     times = interleave(contenders, rounds, warmup=1)
     for crew in crews.values():
         crew.close()

@@ -1,4 +1,3 @@
-# ruff: noqa: D101, D102
 """A new environment."""
 
 from typing import Any
@@ -6,7 +5,7 @@ from typing import Any
 from aviary.core import Environment, Message, Tool
 
 
-class SumEnv(Environment):  # type: ignore[misc]
+class SumEnv(Environment):
     async def reset(self) -> Any:
         self.tools = [Tool.from_function(self.submit, allow_empty_param_descriptions=True)]
         return [Message(content="What is 48 + 24?")], self.tools

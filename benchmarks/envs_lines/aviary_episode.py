@@ -1,4 +1,3 @@
-# ruff: noqa: D103
 """A scripted episode: a call of its calculator, then the answer."""
 
 import asyncio

@@ -1,4 +1,3 @@
-# ruff: noqa: D101, D102
 """A new environment."""
 
 from typing import Any
@@ -6,7 +5,7 @@ from typing import Any
 import gem
 
 
-class SumEnv(gem.Env):  # type: ignore[misc]
+class SumEnv(gem.Env):
     def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed)
         return "What is 48 + 24?", {}

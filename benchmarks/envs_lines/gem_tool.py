@@ -1,4 +1,3 @@
-# ruff: noqa: D101, D102
 """A new tool."""
 
 import re
@@ -7,7 +6,7 @@ from typing import Any
 from gem.tools.base_tool import BaseTool
 
 
-class Area(BaseTool):  # type: ignore[misc]
+class Area(BaseTool):
     tool_type = "area"
 
     def instruction_string(self) -> str:

@@ -1,4 +1,3 @@
-# ruff: noqa: D101, D102
 """A new environment, without the lines that put it behind its server and the client that reaches it."""
 
 from typing import Any
@@ -7,15 +6,15 @@ from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
 
-class Answer(Action):  # type: ignore[misc]
+class Answer(Action):
     text: str
 
 
-class Question(Observation):  # type: ignore[misc]
+class Question(Observation):
     question: str = ""
 
 
-class SumEnvironment(Environment):  # type: ignore[misc]
+class SumEnvironment(Environment):
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Question:
         self._state = State(episode_id=episode_id)
         return Question(question="What is 48 + 24?")

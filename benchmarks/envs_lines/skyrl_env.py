@@ -1,4 +1,3 @@
-# ruff: noqa: D101, D102
 """A new environment."""
 
 from typing import Any
@@ -7,7 +6,7 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 
-class SumEnv(BaseTextEnv):  # type: ignore[misc]
+class SumEnv(BaseTextEnv):
     def __init__(self, env_config: Any = None, extras: Any = None) -> None:
         super().__init__()
 

@@ -1,4 +1,3 @@
-# ruff: noqa: D101
 """A new environment."""
 
 from typing import Any
