@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning_cells import DISCOUNTS, METHODS, OURS, RATES, REFERENCE, SEARCH_SEED, SETTINGS, kinds
+from learning_cells import DISCOUNTS, METHODS, OURS, REFERENCE, SEARCH_SEED, SETTINGS, kinds
 from rounds import Array, Estimate, estimate
 
 __all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
@@ -106,8 +106,8 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
     if missing:
         lines += ["", f"Missing runs: {'; '.join(missing)}."]
     if rates:
-        tried = ", ".join(f"{rate:g}" for rate in RATES)
-        lines += ["", f"Learning rates were chosen from {tried} on other seeds without a discount, by area."]
+        tried = (f"{name} from {', '.join(f'{rate:g}' for rate in sorted(s.rates))}" for name, s in SETTINGS.items())
+        lines += ["", f"Learning rates were chosen on other seeds without a discount, by area: {'; '.join(tried)}."]
     if open_ := sorted(rates.keys() - _searched(results)):
         lines += ["", f"Not all of them were tried for {', '.join(open_)}."]
     made = sorted({f"{SETTINGS[r['setting']].model} {r['model']}" for r in results})
@@ -166,7 +166,8 @@ def _searched(results: Sequence[Mapping[str, Any]]) -> set[str]:
     for result in results:
         if result["seed"] >= SEARCH_SEED:
             tried.setdefault(_key(result), Counter())[result["rate"]] += 1
-    return {key for key, counts in tried.items() if {counts[rate] for rate in RATES} == {max(counts.values())}}
+    rates = {key: SETTINGS[key.partition("-")[0]].rates for key in tried}
+    return {key for key, counts in tried.items() if {counts[rate] for rate in rates[key]} == {max(counts.values())}}
 
 
 def _key(result: Mapping[str, Any]) -> str:

@@ -55,7 +55,8 @@ def pick(logprobs: Tensor, uniform: Tensor) -> Tensor:
     Shape: ``(n, vocabulary)`` and ``(n,)`` give ``(n,)`` int64.
     """
     # Summed in float64: in float32 the last tokens of a large vocabulary would vanish.
-    cumulative = torch.cumsum(logprobs.exp(), dim=-1, dtype=torch.float64)
+    # softmax, though exp would do: exp of what is all but impossible is denormal, and takes many times as long.
+    cumulative = torch.cumsum(torch.softmax(logprobs, dim=-1), dim=-1, dtype=torch.float64)
     target = uniform[:, None] * cumulative[:, -1:]
     # right=True: the first token whose sum exceeds the target, so one with probability 0 is never picked.
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=logprobs.shape[-1] - 1)

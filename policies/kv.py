@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
@@ -139,7 +141,12 @@ class RowCache(Cache):  # type: ignore[misc]
 
     def _empty(self, states: Tensor) -> Tensor:
         # Zeros, since a masked position still enters attention, times 0: what lay in memory might not be finite.
-        return states.new_zeros(self._rows, states.shape[1], self._capacity, states.shape[3])
+        shape = (self._rows, states.shape[1], self._capacity, states.shape[3])
+        if states.device.type != "cpu":
+            return states.new_zeros(shape)
+        # The system hands out pages of zeros once they are written to; torch would write to every one of them now.
+        raw = np.zeros(math.prod(shape) * states.element_size(), dtype=np.uint8)
+        return torch.from_numpy(raw).view(states.dtype).view(shape)
 
     def _longer(self, buffer: Tensor) -> Tensor:
         longer = self._empty(buffer)
