@@ -6,13 +6,15 @@ one 0 where the episode terminated. An estimator treats the members of a group a
 same advantages.
 
 Whatever is registered here is guarded: bad input is refused before the formula sees it, and what comes out has the
-shape of the rewards and is finite.
+shape of the rewards and is finite. Of an unbiased estimator, whose numbers have the unit of the rewards, what rounding
+has left of a difference of equals becomes 0: a spread may be as small, and dividing by it would make a signal of it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeAlias
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 P = ParamSpec("P")
+
+_ROUNDING = 1e-12  # of the largest reward or value
 
 Rewards: TypeAlias = Sequence[Sequence[float]]
 States: TypeAlias = Sequence[Sequence[Hashable]]
@@ -135,7 +139,7 @@ def estimator(
     """
 
     def register(function: Callable[P, Advantages]) -> Callable[P, Advantages]:
-        guarded = _guarded(name, function)
+        guarded = _guarded(name, function, rounds=unbiased or exact_at is not None)
         ESTIMATORS.register(name, Estimator(name, guarded, unbiased, exact_at or {}))
         return guarded
 
@@ -169,7 +173,7 @@ def check_others(rewards: Rewards, instead: str = 'set baseline="none"') -> None
         )
 
 
-def _guarded(name: str, function: Callable[P, Advantages]) -> Callable[P, Advantages]:
+def _guarded(name: str, function: Callable[P, Advantages], *, rounds: bool = False) -> Callable[P, Advantages]:
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -202,7 +206,12 @@ def _guarded(name: str, function: Callable[P, Advantages]) -> Callable[P, Advant
             raise RewardError(
                 f"Estimator {name!r} failed: {type(error).__name__}: {error}. Rewards: {rewards!r:.200}"
             ) from error
-        return _checked_advantages(name, returned, lengths)
+        advantages = _checked_advantages(name, returned, lengths)
+        if not rounds:
+            return advantages
+        given = itertools.chain(*rewards, *(call.arguments.get("values") or ()))
+        least = _ROUNDING * max(map(abs, given))
+        return [[a if abs(a) > least else 0.0 for a in row] for row in advantages]
 
     return guarded
 

@@ -14,6 +14,9 @@ from trajgym.trainers.options import Json, Options, read_options, recipe_file, r
 __all__ = ["GRPOConfig", "load_config", "recipe_names", "recipe_path"]
 
 
+_OF_PPO = ("value_learning_rate", "value_clip", "value_epochs", "value_warmup", "value_levels")
+
+
 class GRPOConfig(Options):
     """Options of ``trajgym train``. Every key has an effect; unknown keys are refused."""
 
@@ -141,7 +144,7 @@ class GRPOConfig(Options):
         0.2, ge=0, lt=1, description="Lower clip of the ratio, ε_lo; acts from the second optimiser step of a batch on."
     )
     clip_range_high: float = Field(
-        0.28, ge=0, allow_inf_nan=False, description="Upper clip, ε_hi; acts from the second step of a batch on."
+        0.28, ge=0, le=100, description="Upper clip, ε_hi; acts from the second step of a batch on."
     )
     cispo_cap: float = Field(5.0, allow_inf_nan=False, description="Largest ratio of cispo.")
     dual_clip: float = Field(3.0, allow_inf_nan=False, description="Largest loss factor of bad turns for dual_clip.")
@@ -150,7 +153,7 @@ class GRPOConfig(Options):
         description="Weigh tokens by trainer over sampler probability, where the two are not bit for bit one model.",
     )
     sampler_cap: float = Field(2.0, ge=1, allow_inf_nan=False, description="Largest such weight, C.")
-    kl_coef: float = Field(0.05, ge=0, allow_inf_nan=False, description="β, weight of the KL to the reference.")
+    kl_coef: float = Field(0.05, ge=0, le=100, description="β, weight of the KL to the reference.")
     kl_form: Literal["k3_ratio", "k3", "k2", "k1_in_reward"] = Field(
         "k3_ratio", description="Estimate of the KL in the loss, or the KL of a turn as part of its reward."
     )
@@ -305,8 +308,11 @@ class GRPOConfig(Options):
                 "rollout_ahead: 1 plays with weights that are one update older than those that learn, so it needs "
                 "sampler_correction: true"
             )
-        if self.truncation_penalty and self.truncated != "penalty":
-            raise ValueError("truncation_penalty acts with truncated: penalty alone")
+        if bool(self.truncation_penalty) != (self.truncated == "penalty"):
+            raise ValueError(
+                f"truncated: penalty and a truncation_penalty above 0 act together alone, got {self.truncated} and "
+                f"{self.truncation_penalty}"
+            )
         if self.objective == "cispo" and self.cispo_cap < 1:
             raise ValueError(
                 f"cispo_cap ({self.cispo_cap}) must be at least 1: the ratio is 1 where the policy has not moved, "
@@ -326,9 +332,24 @@ class GRPOConfig(Options):
                 f"rollout_workers play with the engine hf, whose results are the same whoever plays what; sampler "
                 f"{self.sampler} brings processes of its own"
             )
-        for name in ("ray_address", "worker_groups", "worker_cpus", "worker_gpus"):
-            if not self.rollout_workers and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} ({getattr(self, name)}) acts with rollout_workers above 0 alone")
+        for names, acts, where in (
+            (
+                ("ray_address", "worker_groups", "worker_cpus", "worker_gpus"),
+                self.rollout_workers,
+                "rollout_workers > 0",
+            ),
+            (("clip_range", "clip_range_high"), self.objective != "cispo", "objective: clip or dual_clip"),
+            (("cispo_cap",), self.objective == "cispo", "objective: cispo"),
+            (("dual_clip",), self.objective == "dual_clip", "objective: dual_clip"),
+            (("sampler_cap",), self.sampler_correction, "sampler_correction: true"),
+            (_OF_PPO, self.algorithm == "ppo", "algorithm: ppo"),
+        ):
+            for name in names:
+                if not acts and getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"{name} ({getattr(self, name)}) acts with {where} alone; leave it at "
+                        f"{type(self).model_fields[name].default}"
+                    )
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
         return self

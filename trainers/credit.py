@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trajgym.errors import ConfigError, RewardError
 from trajgym.trainers.advantages import Advantages, Rewards, bind
 from trajgym.trainers.advantages_states import state_keys
 from trajgym.trainers.config import GRPOConfig
@@ -30,8 +31,12 @@ class Credit:
     Args:
         config: Chooses estimator, penalties and scale.
 
+    Attributes:
+        least: Members that a group must have: 2 where they are compared with one another.
+
     Raises:
-        ConfigError, UnknownNameError: For an estimator or an option of it that does not exist.
+        ConfigError, UnknownNameError: For an estimator or an option of it that does not exist, or that cannot do with
+            groups of one where there are no others.
     """
 
     def __init__(self, config: GRPOConfig) -> None:
@@ -44,14 +49,24 @@ class Credit:
             discount_weight=config.discount_weight,
             **config.estimator_options,
         )
-        if config.num_generations == 1:  # an estimator that compares says so now
-            self._estimate([[0.0]], states=[["start"]], values=[[0.0, 0.0]])
+        try:
+            self._of_one()
+            self.least = 2 if config.advantage_scale == "group_std" else 1
+        except (ConfigError, RewardError):
+            if config.num_generations == 1:
+                raise
+            self.least = 2
         self._spread = EmaStd() if config.advantage_scale == "ema_std" else None
 
     @property
     def needs(self) -> frozenset[str]:
         """What the estimator asks for besides rewards: ``"states"``, ``"values"``."""
         return frozenset(self._estimate.needs)
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether states are to be valued by fresh rollouts; gae has the group for that, or PPO's value model."""
+        return "values" in self.needs and self._config.estimator != "gae"
 
     def __call__(
         self, groups: Sequence[Group], *, values: PerTurn | None = None, kl: PerTurn | None = None
@@ -90,6 +105,11 @@ class Credit:
     def has_signal(self, group: Group) -> bool:
         """Whether a group's rewards credit any turn with anything, whatever the scale."""
         return not no_signal(self._of_group(group, *self.rewards([group])))
+
+    def _of_one(self) -> None:
+        """Raise unless the estimator can credit a trajectory by itself, with what this run gives it."""
+        valued = self.rolls_out or self._config.algorithm == "ppo"
+        self._estimate([[0.0]], states=[["start"]], values=[[0.0, 0.0]] if valued else None)
 
     def _of_group(self, group: Group, rewards: Rewards, values: Sequence[Sequence[float]] | None = None) -> Advantages:
         inputs: dict[str, Any] = {}

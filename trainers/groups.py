@@ -53,11 +53,13 @@ def why_empty(trajectories: Sequence[Trajectory], config: GRPOConfig) -> str:
         )
     faults = fault_summary(trajectories)
     if faults:
-        return f"No group had two usable trajectories: {faults} See to the environment and its tools."
-    return (
-        "No group had two usable trajectories, since budgets cut them and truncated is 'drop'. Raise max_turn_tokens "
-        "or max_episode_tokens, or set truncated to keep."
-    )
+        return f"No group had enough usable trajectories: {faults} See to the environment and its tools."
+    if config.truncated == "drop":
+        return (
+            "No group had enough usable trajectories, since budgets cut them and truncated is 'drop'. Raise "
+            "max_turn_tokens or max_episode_tokens, or set truncated to keep."
+        )
+    return "No group had enough trajectories in which the policy wrote anything."
 
 
 def give_up(fruitless: Sequence[str]) -> str:

@@ -125,15 +125,13 @@ class GRPOTrainer:
             lambda: make(config.env, **arguments), plan, threads=config.env_threads, deadline=config.group_deadline
         )
         self.pool.give(env)
-        # gae has the group, or PPO's critic, to take values from.
-        values = "values" in self.crediting.needs and config.estimator != "gae"
         watch = Stopwatch() if config.rollout_ahead else self.watch  # what runs at the same time is timed apart
         self.player = make_player(
             self.policy,
             self.pool,
             self.schedule,
             config,
-            values=values,
+            values=self.crediting.rolls_out,
             ranks=self.ranks,
             watch=watch,
             model=model,
@@ -254,7 +252,7 @@ class GRPOTrainer:
         self.pool.advance(update / self.schedule.total)
         with self.shards.whole(self.learner.model):
             self.policy.sampler.update_weights(self.sampled)
-            return self.player.play(update, interrupt, self.crediting.has_signal)
+            return self.player.play(update, interrupt, self.crediting.has_signal, least=self.crediting.least)
 
     def improve(
         self, played: Played, interrupt: Interrupt

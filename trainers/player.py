@@ -105,7 +105,7 @@ class Player:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def play(self, update: int, interrupt: Interrupt, has_signal: Callable[[Group], bool]) -> Played:
+    def play(self, update: int, interrupt: Interrupt, has_signal: Callable[[Group], bool], *, least: int = 2) -> Played:
         """Play an update's episodes.
 
         With ``dynamic_sampling`` on, go on with further tasks until enough groups have a signal.
@@ -114,12 +114,11 @@ class Player:
             update: Counted from 0.
             interrupt: Asked between turns.
             has_signal: Whether a group's rewards credit any turn with anything.
+            least: Members that a group must have left.
 
         Source: dynamic sampling, DAPO, arXiv 2503.14476.
         """
         config = self._config
-        alone = config.algorithm == "ppo" or config.estimator == "vine" or config.baseline == "none"
-        alone = alone and config.advantage_scale != "group_std"  # one member has no spread
         played: list[Trajectory] = []
         usable: list[Group] = []
         telling: list[Group] = []
@@ -139,7 +138,7 @@ class Player:
                 trajectories,
                 config.num_generations,
                 drop_truncated=config.truncated == "drop",
-                least=1 if alone else 2,
+                least=least,
             )
             usable += fresh
             if config.dynamic_sampling:

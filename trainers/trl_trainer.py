@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from trajgym.errors import ConfigError
+from trajgym.errors import ConfigError, RewardError
 from trajgym.trainers.advantages import BoundEstimator, bind
 from trajgym.trainers.advantages_states import state_keys
 from trajgym.trainers.trl_credit import StepsPaid, credit_groups, spread_over_tokens, turn_of_each_token
@@ -26,6 +26,8 @@ from trajgym.trainers.trl_version import require_trl
 require_trl()
 
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402  (only once the version is known to fit)
+
+from trajgym.trainers.trl_functions import checked  # noqa: E402
 
 __all__ = ["StepGRPOTrainer"]
 
@@ -52,6 +54,7 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
 
     Raises:
         ConfigError: For an option that cannot be, or that cannot go together with advantages per step.
+        RewardError: From ``train``, when a reward function fails or returns what is no reward: see :func:`checked`.
         UnknownNameError: For an estimator, or an option of it, that does not exist.
     """
 
@@ -82,6 +85,9 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             environment_factory=environment_factory,
             **kwargs,
         )
+        self.reward_funcs: list[Any] = [
+            f if isinstance(f, (EpisodeReward, torch.nn.Module)) else checked(f) for f in self.reward_funcs
+        ]
         if added is not None:
             added.end_ids = frozenset(self.eos_token_ids)
         if factories and self.args.max_tool_calling_iterations is None:
@@ -136,6 +142,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
                     states = state_keys(episode.trajectory)
             elif not math.isnan(value):
                 last += weight * value
+            elif isinstance(function, torch.nn.Module):  # of functions, NaN is None by now
+                raise RewardError(f"The reward model {type(function).__name__} scored a completion NaN.")
         steps[-1] += last
         return None if all(map(math.isnan, values)) else StepsPaid(steps, states)
 

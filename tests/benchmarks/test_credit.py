@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from trajgym.trainers.advantages import ESTIMATORS, scale
+from trajgym.trainers.batch import normalizer_value
+from trajgym.types import Task, TokenStream, Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "credit.md").read_text(encoding="utf-8")
@@ -84,3 +86,24 @@ def test_the_page_says_how_far_a_spread_of_the_group_bends_the_gradient(credit: 
     ratio = credit.moments(trajectories, 4, scaled).mean / credit.true_gradient(trajectories, 1.0)
     (said,) = re.findall(r"`group_std` with groups of four makes the ratios\s+([\d.]+), ([\d.]+), ([\d.]+)\.", PAGE)
     assert [f"{r:.2f}" for r in ratio] == list(said)
+
+
+def test_the_page_says_how_far_a_normalizer_that_counts_bends_the_gradient(credit: ModuleType) -> None:
+    trajectories = credit.paths(credit.STOP_OR_GO, 1.0)
+
+    def ratios(kind: str) -> list[float]:
+        def divided(rewards: Any, **_: Any) -> Any:
+            n = len(rewards)
+            rows = [TokenStream((1,) * k, (1,) * k, tuple(range(k)), (0.0,) * k) for k in map(len, rewards)]
+            played = [Trajectory(Task("1", "", ""), (), (), rows=(row,)) for row in rows]  # one token a turn
+            z, weights = normalizer_value(kind, played, constant=1)
+            advantages = ESTIMATORS["return_to_go"](rewards, gamma=1.0)
+            return [[a * weight * n / z for a in row] for row, weight in zip(advantages, weights, strict=True)]
+
+        found = credit.moments(trajectories, 4, divided).mean / credit.true_gradient(trajectories, 1.0)
+        return [float(r) for r in found]
+
+    assert ratios("constant") == pytest.approx([1.0] * 3)
+    said = re.search(r"the same ratios are\s+([\d., ]+); by each .* GRPO's\) ([\d., ]+)\.\n", PAGE)
+    assert said is not None
+    assert [", ".join(f"{r:.2f}" for r in ratios(kind)) for kind in ("token", "sequence")] == list(said.groups())

@@ -149,6 +149,33 @@ def test_what_one_earned_before_may_choose_the_others_to_compare_with_and_nothin
     assert np.allclose(*baselines, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("trajectory", {}),
+        *(("return_to_go", {"baseline": b}) for b in ("step", "earned", "absorbing")),
+        *(("anchor", {"fallback": f}) for f in ("step", "absorbing")),
+        *(("gae", {"lam": lam}) for lam in (0.5, 1.0)),
+    ],
+)
+@given(
+    st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=4), st.integers(2, 9), st.floats(0, 1)
+)
+def test_of_equals_nothing_is_left_that_a_spread_could_blow_up(
+    name: str, options: dict[str, Any], rewards: list[float], members: int, gamma: float
+) -> None:
+    more = {"states": [list(range(len(rewards)))] * members} if name == "anchor" else {}
+    got = ESTIMATORS[name]([rewards] * members, gamma=gamma, **options, **more)
+    assert got == [[0.0] * len(rewards)] * members
+
+
+def test_what_rounding_leaves_is_told_from_what_is_small() -> None:
+    trajectory = ESTIMATORS["trajectory"]
+    assert trajectory([[0.1] * 3, [0.3]], gamma=1.0) == [[0.0] * 3, [0.0]]  # a sum that is not 0.3 in floats
+    assert trajectory([[1.0], [1.0 + 1e-9]], gamma=1.0)[1][0] == pytest.approx(1e-9)
+    assert ESTIMATORS["gae"]([[0.1, 0.2]], gamma=1.0, values=[[0.3, 0.2, 0.0]], lam=1.0) == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("name", ["gigpo", "grpo_process", "mt_grpo", "rebn"])
 def test_normalised_by_its_own_rewards_it_does(name: str) -> None:
     more = {"states": [["s", "t"], ["s", "t"], ["s", "t"]], "values": [[0.0] * 3] * 3}

@@ -226,8 +226,25 @@ def test_groups_of_one_need_no_comparison(identity_options: dict[str, Any], digi
     assert moved(folder, digit_model)
 
 
-def test_groups_that_are_all_equal_are_counted_and_harmless(identity_options: dict[str, Any]) -> None:
-    folder = run(identity_options, env="TestNothing-v0", weight_decay=0.0)
+def test_an_estimator_of_ones_own_that_compares_nobody_takes_groups_of_one(
+    identity_options: dict[str, Any], digit_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ESTIMATORS, "_items", dict(ESTIMATORS._items))
+
+    @estimator("centred_here", unbiased=True)
+    def centred(rewards: Any, *, gamma: float, centre: float = 0.1) -> Any:
+        return [[sum(row[t:]) - centre for t in range(len(row))] for row in rewards]
+
+    folder = run(identity_options, num_generations=1, estimator="centred_here", groups_per_update=32)
+    assert metrics(folder)[0]["groups"] == 32
+    assert moved(folder, digit_model)
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std", "batch_std", "ema_std"])
+def test_groups_that_are_all_equal_are_counted_and_harmless(identity_options: dict[str, Any], scale: str) -> None:
+    # The mean of seven times 0.7 is not 0.7 in floats.
+    paid = {"env_kwargs": {"reward": {"constant": (lambda step, task, history: 0.7, 1.0)}}, "num_generations": 7}
+    folder = run(identity_options, weight_decay=0.0, advantage_scale=scale, **paid)
     assert [m["no_signal_share"] for m in metrics(folder)] == [1.0, 1.0]
     start = load_file(Path(identity_options["model"]) / "model.safetensors")
     assert all(torch.equal(v, start[k]) for k, v in weights(folder).items())
@@ -262,8 +279,8 @@ def test_values_are_for_whoever_asks(identity_options: dict[str, Any]) -> None:
 
     try:
         run(identity_options, estimator="asks", updates=1, vine_rollouts=1)
-        assert len(seen) == 1 + 4
-        assert all(len(row) == 2 and row[-1] == 0.0 for values in seen[1:] for row in values)
+        assert len(seen) == 2 + 4  # tried out on groups of two and of one
+        assert all(len(row) == 2 and row[-1] == 0.0 for values in seen[2:] for row in values)
     finally:
         del ESTIMATORS._items["asks"]
 

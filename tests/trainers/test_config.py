@@ -77,11 +77,43 @@ def test_unknown_options_on_the_command_line(capsys: pytest.CaptureFixture[str])
         ({"fault_alarm": 5}, "fault_alarm: .* got 5"),
         ({"fault_alarm": -0.1}, "fault_alarm: .* got -0.1"),
         ({"fault_limit": 0}, "fault_limit: .* got 0"),
+        ({"clip_range_high": 1e300}, "clip_range_high: .* got 1e\\+300"),
+        ({"kl_coef": 1e300}, "kl_coef: .* got 1e\\+300"),
     ],
 )
 def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config({"updates": 3, **values})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "where", "values"),
+    [
+        ("clip_range", 0.1, {"objective": "clip"}, {"objective": "cispo"}),
+        ("clip_range_high", 0.1, {"objective": "dual_clip"}, {"objective": "cispo"}),
+        ("cispo_cap", 3.0, {"objective": "cispo"}, {}),
+        ("dual_clip", 2.0, {"objective": "dual_clip"}, {"objective": "cispo"}),
+        ("sampler_cap", 3.0, {"sampler_correction": True}, {}),
+        ("value_learning_rate", 1e-3, {"algorithm": "ppo"}, {}),
+        ("value_clip", 0.1, {"algorithm": "ppo"}, {}),
+        ("value_epochs", 2, {"algorithm": "ppo"}, {"estimator": "gae"}),
+        ("value_warmup", 2, {"algorithm": "ppo"}, {}),
+        ("value_levels", "bilevel", {"algorithm": "ppo"}, {}),
+        ("worker_cpus", 2, {"rollout_workers": 1}, {}),
+        ("truncation_penalty", 0.5, {"truncated": "penalty"}, {"truncated": "drop"}),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(
+    name: str, value: Any, where: dict[str, Any], values: dict[str, Any]
+) -> None:
+    assert getattr(load_config({"updates": 1, **where, name: value}), name) == value
+    with pytest.raises(ConfigError, match=name):
+        load_config({"updates": 1, **values, name: value})
+
+
+def test_a_penalty_of_nothing_is_none() -> None:
+    with pytest.raises(ConfigError, match="truncation_penalty above 0"):
+        load_config({"updates": 1, "truncated": "penalty"})
 
 
 def test_bad_values_on_the_command_line_are_named_like_those_in_a_file() -> None:

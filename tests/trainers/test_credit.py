@@ -162,8 +162,12 @@ def test_equal_rewards_are_no_signal_to_any_estimator() -> None:
         for reward in (0.1, 0.7, -1 / 3):
             assert not look.has_signal(group(*[member(reward)] * 7)), name
         assert look.has_signal(group(member(0.1), member(0.2))), name
-    scaled = credit(advantage_scale="group_std")([group(*[member(0.7)] * 7)])
-    assert all(map(no_signal, scaled))
+    equal = group(*[member(0.7)] * 7)
+    for scale in ("group_std", "batch_std", "ema_std"):
+        look = credit(advantage_scale=scale)
+        for _ in range(2):  # what is left behind must not be the spread of the next
+            assert all(map(no_signal, look([equal]))), scale
+        assert max(a for row in look([group(member(1.0), member(0.0))])[0] for a in row) < 2.0, scale
 
 
 def test_one_trajectory_is_enough_for_estimators_that_compare_nobody() -> None:
@@ -177,6 +181,18 @@ def test_one_trajectory_is_enough_for_estimators_that_compare_nobody() -> None:
         del ESTIMATORS._items["centred_here"]
     values = [[[0.25, 0.0]]]
     assert credit(estimator="vine", num_generations=1)([group(member(1.0))], values=values) == [[[0.75]]]
+
+
+def test_how_many_a_group_must_have() -> None:
+    alone: list[dict[str, Any]] = [{"algorithm": "ppo"}, {"estimator": "vine"}, {"baseline": "none"}]
+    for options in alone:
+        assert credit(**options).least == 1
+        assert credit(**options, advantage_scale="group_std").least == 2  # one has no spread
+    assert credit().least == credit(estimator="gae").least == 2
+    with pytest.raises(
+        ConfigError, match="at least 2 trajectories"
+    ):  # nothing but the group says what a state is worth
+        credit(estimator="gae", num_generations=1)
 
 
 def test_ppo_needs_no_mention_of_its_estimator() -> None:

@@ -73,6 +73,9 @@ def test_batches_without_a_signal_say_nothing_of_its_size() -> None:
         assert spread([[[0.0], [0.0]]]) == [[[0.0], [0.0]]]
     assert spread.spread == pytest.approx(3.0)
     assert spread([]) == []
+    fresh = EmaStd()
+    fresh([trajectory([[0.1]] * 7, gamma=1.0)])  # whose mean is not 0.1 in floats
+    assert fresh.spread == 1.0
 
 
 @settings(max_examples=25)
