@@ -9,6 +9,7 @@ output is Markdown, the same on every run with the same options. Takes less than
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import statistics
 from collections.abc import Sequence
@@ -177,7 +178,8 @@ def _draw(found: dict[str, list[Quality]], target: Path) -> None:
             axis.set_xscale("log")
         else:
             axis.set_xlim(left=-0.02 * axis.get_xlim()[1])
-    figure.savefig(target, dpi=110)
+    # Says of which table it is.
+    figure.savefig(target, dpi=110, metadata={"Description": hashlib.sha256(_table(found).encode()).hexdigest()})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ import numpy as np
 from learning_cells import DISCOUNTS, METHODS, OURS, REFERENCE, SEARCH_SEED, SETTINGS, kinds
 from rounds import Array, Estimate, estimate
 
-__all__ = ["Summary", "best_rates", "figure", "summarise", "table"]
+__all__ = ["Summary", "best_rates", "figure", "fingerprint", "summarise", "table"]
 
 _SMOOTH = 8  # updates (256 episodes) whose mean success has to reach the target
 _LAST = 16  # updates at the end of a run that its final figures are the mean of
@@ -119,6 +121,8 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
 def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     """Draw success against turns: a row for each setting and discount, a column for each reward.
 
+    The picture's description is the :func:`fingerprint` of the runs.
+
     Args:
         results: All that are there; an empty panel says so.
         target: The picture, ``.png`` or ``.svg``.
@@ -152,7 +156,14 @@ def figure(results: Sequence[Mapping[str, Any]], target: Path) -> None:
     handles = {h.get_label(): h for axis in axes.flat for h in axis.get_lines() if h.get_label() in METHODS}
     if handles:
         canvas.legend(handles=list(handles.values()), loc="outside lower center", ncols=len(METHODS), fontsize=8)
-    canvas.savefig(target, dpi=110)
+    canvas.savefig(target, dpi=110, metadata={"Description": fingerprint(results)})
+
+
+def fingerprint(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return a hash of those runs that a report shows."""
+    shown = [r for r in _current(results, best_rates(results)) if r["seed"] < SEARCH_SEED]
+    lines = sorted(json.dumps([_key(r), r["gamma"], r["seed"], r["rate"], r["curve"]]) for r in shown)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _current(results: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> list[Mapping[str, Any]]:

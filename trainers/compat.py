@@ -12,18 +12,18 @@ from typing import Any, Literal
 
 from trajgym.errors import ConfigError, TrajgymError, UnknownNameError
 from trajgym.rewards.catalogue import register_reward_function
-from trajgym.trainers.compat_data import default_dataset, split_rows
+from trajgym.trainers.compat_data import Data, rows_of, told
 from trajgym.trainers.compat_evaluate import evaluate_model
+from trajgym.trainers.compat_options import LoadCall, RewardCall, read_call, require_mapping
 from trajgym.trainers.compat_rewards import DESCRIPTIONS, reward_of
-from trajgym.trainers.compat_trainers import MODEL, GRPOTrainerWrapper, NoSFTWarning, SFTTrainerWrapper, small_share
-from trajgym.trainers.data_rows import fingerprint, subset
+from trajgym.trainers.compat_runs import small_share
+from trajgym.trainers.compat_trainers import GRPOTrainerWrapper, NoSFTWarning, SFTTrainerWrapper
+from trajgym.trainers.data_quality import check_quality
 from trajgym.trainers.data_sources import DatasetLike, Loaded, register_dataset
 from trajgym.trainers.datasets import format_math_dataset
 
 __all__ = ["Answer", "GRPOTrainerWrapper", "NoSFTWarning", "RLTrainingTool", "SFTTrainerWrapper"]
 
-_LOAD_KEYS = ("format", "split", "max_samples", "model_name", "dataset", "custom_dataset", "env", "env_kwargs", "seed")
-_REWARD_KEYS = ("reward_type", "reward_config", "max_length", "target_length", "penalty_weight", "step_bonus")
 _FORMATS = ("raw", "sft", "rl")
 
 
@@ -92,12 +92,13 @@ class RLTrainingTool:
 
         Raises:
             UnknownNameError: For an action, an algorithm or an option that does not exist.
+            ConfigError: For a value that is not allowed.
             TrajgymError: Whatever the action raises.
         """
         try:
-            given = dict(parameters)
+            given = dict(require_mapping(parameters))
             action = given.pop("action", "train")
-            if action not in self._actions:
+            if not isinstance(action, str) or action not in self._actions:
                 raise UnknownNameError("action", action, self._actions)
             return Answer(self._actions[action](given))
         except TrajgymError as error:
@@ -127,57 +128,69 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
     wrappers: Mapping[str, type[SFTTrainerWrapper | GRPOTrainerWrapper]]
     wrappers = {"sft": SFTTrainerWrapper, "grpo": GRPOTrainerWrapper}
     algorithm = given.pop("algorithm", "sft")
-    if algorithm not in wrappers:
+    if not isinstance(algorithm, str) or algorithm not in wrappers:
         raise UnknownNameError("algorithm", algorithm, wrappers)
     return wrappers[algorithm](given).train()
 
 
 def _load_dataset(given: dict[str, Any]) -> dict[str, Any]:
-    _require_known("load_dataset", given, _LOAD_KEYS)
-    kind, split, limit = given.get("format", "sft"), given.get("split", "train"), given.get("max_samples", 100)
-    if kind not in _FORMATS:
-        raise UnknownNameError("format", kind, _FORMATS)
-    env, rows = given.get("env", "GSM8KTool-v0"), given.get("custom_dataset")
-    dataset = given.get("dataset", default_dataset(env)) if rows is None else rows
-    loaded = split_rows(dataset, split)
-    chosen: Any = subset(loaded.rows, limit, seed=given.get("seed", 0))
-    hashed = fingerprint(chosen)
-    if kind != "raw":
+    """Return what a training with the same options is on: the first rows, not just any."""
+    call = read_call("load_dataset", LoadCall, given)
+    if call.format not in _FORMATS:
+        raise UnknownNameError("format", call.format, _FORMATS)
+    data = Data.of(call)
+    loaded, available = _rows(call, data)
+    chosen: Any = loaded.rows
+    if call.format == "raw":
+        # A reward function of one's own may read truths that are no numbers.
+        check_quality(loaded, numeric=False, near=None).require()
+    else:
         chosen = format_math_dataset(
-            Loaded(loaded.name, chosen),
-            kind,
-            given.get("model_name", MODEL),
-            env=env,
-            env_kwargs=given.get("env_kwargs"),
+            loaded, call.format, call.model_name, env=call.env, env_kwargs={**call.env_kwargs, **_split(data)}
         )
     return {
         "status": "success",
-        "format": kind,
-        "split": split,
+        "format": call.format,
+        "split": data.split,
         "dataset": loaded.name,
         "dataset_size": len(chosen),
-        "available": len(loaded.rows),
+        "available": available,
         "sample_keys": list(chosen[0]),
-        "fingerprint": hashed,
-        "note": small_share(len(chosen), len(loaded.rows)),
+        "fingerprint": told(loaded.rows),
+        "note": small_share(len(chosen), available),
     }
 
 
+def _rows(call: LoadCall, data: Data) -> tuple[Loaded, int | None]:
+    """Return the first rows, and how many there are in all; ``None`` where they never end."""
+    if data.rows is not None or data.name != "expert":
+        return data.loaded(call.max_samples)
+    if call.format == "sft":
+        raise ConfigError(
+            f"The demonstrations of {call.env} are played when they are imitated, so they are no rows in the format "
+            "'sft'. Ask for 'raw' or 'rl', or for another dataset."
+        )
+    tasks, available = data.problems({**call.env_kwargs, **_split(data)}, call.max_samples, seed=call.seed)
+    if tasks is None:
+        raise ConfigError(f"{call.env} makes up problems without end. Give max_samples.")
+    return Loaded(f"{call.env}/{data.part}", rows_of(tasks)), available
+
+
+def _split(data: Data) -> dict[str, str]:
+    return {"split": data.part} if data.own else {}
+
+
 def _create_reward(given: dict[str, Any]) -> dict[str, Any]:
-    _require_known("create_reward", given, _REWARD_KEYS)
-    kind, options = given.pop("reward_type", "accuracy"), dict(given.pop("reward_config", None) or {})
+    call = read_call("create_reward", RewardCall, given)
+    kind, options = call.reward_type, dict(call.reward_config or {})
     for key, value in given.items():
+        if key in ("reward_type", "reward_config"):
+            continue
         if key in options:
             raise ConfigError(f"{key} is given twice, in reward_config too. Give it once.")
         options[key] = value
     reward = reward_of(kind, options)
-    told = {"length_penalty": {"max_length": 200, "penalty_weight": 0.001}, "step": {"step_bonus": 0.1}}.get(kind, {})
-    shown = {**told, **{("max_length" if key == "target_length" else key): value for key, value in options.items()}}
+    usual = {"length_penalty": {"max_length": 200, "penalty_weight": 0.001}, "step": {"step_bonus": 0.1}}.get(kind, {})
+    shown = {**usual, **{("max_length" if key == "target_length" else key): value for key, value in options.items()}}
     description = DESCRIPTIONS.get(kind, f"the registered reward {kind!r}")
     return {"status": "success", "reward_type": kind, "description": description, **shown, "reward": reward}
-
-
-def _require_known(action: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in given:
-        if key not in known:
-            raise UnknownNameError(f"option of {action}", key, known)

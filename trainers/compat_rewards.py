@@ -65,7 +65,10 @@ def reward_of(reward_type: str = "accuracy", config: Mapping[str, Any] | None = 
 
 def _accuracy(options: Mapping[str, Any]) -> str | dict[str, Any]:
     _require_known("accuracy", options, ("strict",))
-    return {"accuracy": {"weight": 1.0, "term": "strict_accuracy"}} if options.get("strict") else "accuracy"
+    strict = options.get("strict", False)
+    if not isinstance(strict, bool):
+        raise ConfigError(f"strict must be True or False, got {strict!r:.80}.")
+    return {"accuracy": {"weight": 1.0, "term": "strict_accuracy"}} if strict else "accuracy"
 
 
 def _part(name: str, options: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _components(options: Mapping[str, Any]) -> dict[str, Any]:
     reward: dict[str, Any] = {}
     for part in parts:
         name = part["type"]
-        if name not in TERMS:
+        if not isinstance(name, str) or name not in TERMS:
             raise UnknownNameError("type of reward component", name, TERMS)
         if name in reward:
             raise ConfigError(f"components hold {name!r} twice. Give it once, with one weight.")

@@ -17,7 +17,7 @@ class Augmented:
 
     Args:
         what: What was done, as a participle: ``"renumbered"``, …
-        rows: The new problems, ``{question, answer}``, in the order of the old ones.
+        rows: The new problems, ``{question, answer}`` and perhaps more, in the order of the old ones.
         sources: For each, the place of the row that it was made of.
         refused: Why nothing was made of the other rows, with their places, the most frequent reason first.
     """

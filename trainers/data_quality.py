@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from trajgym.rewards.answer import truth
 from trajgym.trainers.data_near import NEAR, near_duplicates
 from trajgym.trainers.data_rows import fingerprint, steps_of
 from trajgym.trainers.data_sources import Loaded, Row
+from trajgym.types import Message
 
 __all__ = ["FORMATS", "Finding", "Quality", "check_quality", "format_of", "require_columns"]
 
@@ -35,8 +37,9 @@ class Finding:
 
     Args:
         kind: ``"missing_column"``, ``"empty"``, ``"not_text"``, ``"unreadable_truth"``, ``"contradiction"`` (the same
-            question with another truth), ``"duplicate"``, ``"leak"`` (also in another split), ``"near_duplicate"``,
-            ``"near_leak"``, ``"not_in_template"`` or ``"too_long"``.
+            question with another truth), ``"duplicate"``, ``"same_question"`` (of a dialogue that goes on in another
+            way), ``"leak"`` (also in another split), ``"near_duplicate"``, ``"near_leak"``, ``"not_in_template"`` or
+            ``"too_long"``.
         rows: The rows, from 0.
         what: In words, with the first rows as examples.
         error: Whether training on them would be a mistake; otherwise it is a warning.
@@ -107,13 +110,13 @@ def check_quality(
         count_tokens: Counts the tokens of a row; may raise a DataError or a TemplateError.
     """
     kind = format_of(data.rows)
-    findings = [*_columns(data, FORMATS[kind])]
+    findings = [*_columns(data, FORMATS[kind]), *_empty_messages(data, FORMATS[kind])]
     bad = {i for finding in findings for i in finding.rows}
     rows = {i: row for i, row in enumerate(data.rows) if i not in bad}
     if numeric and kind in _TRUTHS:
         findings += _truths(data, rows, _TRUTHS[kind])
     questions = _questions(rows, kind)
-    twins = _duplicates(data, rows, questions, _TRUTHS.get(kind))
+    twins = _duplicates(data, rows, questions, kind)
     findings += twins
     repeated = {i for finding in twins for i in finding.rows}
     for other in splits:
@@ -129,7 +132,7 @@ def check_quality(
         kind,
         len(data.rows),
         dict(sorted(Counter(map(steps_of, data.rows)).items())),
-        "" if bad else fingerprint(data.rows),
+        "" if bad else _fingerprint(data.rows),
         tuple(sorted(findings, key=lambda finding: not finding.error)),
         max(lengths.values(), default=None),
     )
@@ -185,6 +188,24 @@ def _columns(data: Loaded, columns: Sequence[str]) -> Iterator[Finding]:
             )
 
 
+def _empty_messages(data: Loaded, columns: Sequence[str]) -> Iterator[Finding]:
+    """Find dialogues with a turn in which nothing is said: imitated, it would teach to stop at once."""
+    empty = [
+        i
+        for i, row in enumerate(data.rows)
+        if any(_says_nothing(message) for column in columns for message in _messages(row.get(column)))
+    ]
+    if empty:
+        what = f"{_said(data, empty)} an empty message of the user or of the assistant, without a tool call."
+        yield Finding("empty", tuple(empty), what)
+
+
+def _says_nothing(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    empty = content is None or (isinstance(content, str) and not content.strip())
+    return empty and message.get("role") in ("user", "assistant") and not message.get("tool_calls")
+
+
 def _truths(data: Loaded, rows: Mapping[int, Row], column: str) -> list[Finding]:
     bad = []
     for i, row in rows.items():
@@ -205,24 +226,27 @@ def _truths(data: Loaded, rows: Mapping[int, Row], column: str) -> list[Finding]
     ]
 
 
-def _duplicates(
-    data: Loaded, rows: Mapping[int, Row], questions: Mapping[int, str], truths: str | None
-) -> list[Finding]:
+def _duplicates(data: Loaded, rows: Mapping[int, Row], questions: Mapping[int, str], kind: str) -> list[Finding]:
     first: dict[str, int] = {}
+    answered: set[tuple[str, str]] = set()
     same: list[int] = []
     other: list[int] = []
     for i, question in questions.items():
-        j = first.setdefault(question, i)
-        if j != i:
-            (same if truths is None or rows[i][truths] == rows[j][truths] else other).append(i)
+        answer = _answer(rows[i], kind)
+        if first.setdefault(question, i) != i:
+            (same if (question, answer) in answered else other).append(i)
+        answered.add((question, answer))
+    # A problem has one truth; a dialogue may well go on in several ways.
+    one = kind in _TRUTHS
+    name = "truth" if one else "answer"
     out = []
     if other:
         j = first[questions[other[0]]]
-        what = f"{_said(data, other)} the question of another row with another truth (the first: row {j + 1})."
-        out.append(Finding("contradiction", tuple(other), what))
+        what = f"{_said(data, other)} the question of another row with another {name} (the first: row {j + 1})."
+        out.append(Finding("contradiction" if one else "same_question", tuple(other), what, error=one))
     if same:
         j = first[questions[same[0]]]
-        what = f"{_said(data, same)} the same question and truth as another row (the first: row {j + 1})."
+        what = f"{_said(data, same)} the same question and {name} as another row (the first: row {j + 1})."
         out.append(Finding("duplicate", tuple(same), what))
     return out
 
@@ -298,10 +322,38 @@ def _question(row: Row, kind: str) -> str:
     if kind != "raw" and isinstance(row.get("question"), str):
         value = row["question"]
     if isinstance(value, (list, tuple)):  # messages: all that is said before the assistant's first turn
-        said = [m for m in value if isinstance(m, Mapping)]
-        end = next((i for i, m in enumerate(said) if m.get("role") == "assistant"), len(said))
-        value = "\n".join(str(m.get("content")) for m in said[:end] if m.get("role") != "system")
+        said = _messages(value)
+        value = "\n".join(str(m.get("content")) for m in said[: _first_turn(said)] if m.get("role") != "system")
     return str(value or "")
+
+
+def _answer(row: Row, kind: str) -> str:
+    """Return the truth of a problem, or what a dialogue has behind its question."""
+    if kind in _TRUTHS:
+        return str(row[_TRUTHS[kind]])
+    said = _messages(row[FORMATS[kind][0]])
+    behind = [said[_first_turn(said) :], row.get("tools"), *(row[column] for column in FORMATS[kind][1:])]
+    return json.dumps(behind, sort_keys=True, default=str)
+
+
+def _messages(value: Any) -> list[Mapping[str, Any]]:
+    """Return the messages of a column as mappings; none of a text."""
+    if not isinstance(value, (list, tuple)):
+        return []
+    mapped = [{"role": m.role, "content": m.content} if isinstance(m, Message) else m for m in value]
+    return [m for m in mapped if isinstance(m, Mapping)]
+
+
+def _first_turn(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return where the assistant speaks first."""
+    return next((i for i, m in enumerate(messages) if m.get("role") == "assistant"), len(messages))
+
+
+def _fingerprint(rows: Sequence[Row]) -> str:
+    try:
+        return fingerprint(rows)
+    except DataError:  # they are not JSON
+        return ""
 
 
 def _said(data: Loaded, rows: Sequence[int]) -> str:

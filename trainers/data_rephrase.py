@@ -1,7 +1,8 @@
 """The same word problem in other words: rephrased, or translated there and back, by any policy or function.
 
 Whatever was written is kept only if it holds: the same numbers, in digits or in words, no more and no fewer, a question
-of about the same length and, where somebody can solve problems, the same answer. The truth is never written anew.
+of about the same length, and the same answer by somebody who solves problems. The truth is never written anew. Numbers
+alone do not tell "gives away 70" from "is given 70": rows of which nothing else was compared say so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from trajgym.errors import ConfigError, DataError
 from trajgym.policies.base import Policy
@@ -22,10 +23,13 @@ from trajgym.trainers.data_numerals import numerals
 from trajgym.trainers.data_rows import solution_of
 from trajgym.trainers.data_sources import Row
 
-__all__ = ["Writer", "back_translated", "objection", "rephrased"]
+__all__ = ["Solver", "Writer", "back_translated", "objection", "rephrased"]
 
 Writer: TypeAlias = Policy | Callable[[str], str]
 """Who writes: a policy, or a function from a prompt to a reply."""
+
+Solver: TypeAlias = Writer | Literal["numbers"]
+"""Who solves the new problems; ``"numbers"`` for nobody, so that their numbers alone are compared with the old ones."""
 
 _LENGTHS = (0.5, 2.0)  # words of the new question per word of the old one
 _NAMED = {"half": Fraction(1, 2), "halves": Fraction(1, 2), "dozen": Fraction(12), "dozens": Fraction(12)}
@@ -46,18 +50,20 @@ _TRANSLATE = (
 )
 
 
-def rephrased(rows: Sequence[Row], writer: Writer, *, solver: Writer | None = None) -> Augmented:
+def rephrased(rows: Sequence[Row], writer: Writer, *, solver: Solver) -> Augmented:
     """Return problems in other words, with the solution they had.
 
     Args:
         rows: Rows with ``question`` and ``answer`` (or ``full_answer``).
         writer: Writes the new question.
-        solver: Solves the new question; only those that it solves are kept.
+        solver: Solves the new question; only those are kept of which it finds the old answer. With ``"numbers"`` nobody
+            does. The column ``verified`` of the new rows says ``"answer"`` or ``"numbers"``.
 
     Raises:
         DataError: When a row has no question.
         ConfigError: When writer or solver is neither a policy nor a function.
     """
+    _require_solver(solver)
     prompts = [_REPHRASE.format(text=row.get("question")) for row in rows]
     return _kept("rephrased", rows, _asked(writer, prompts), solver)
 
@@ -68,7 +74,7 @@ def back_translated(
     *,
     language: str = "German",
     home: str = "English",
-    solver: Writer | None = None,
+    solver: Solver,
 ) -> Augmented:
     """Return problems that were translated into another language and back, with the solution they had.
 
@@ -77,12 +83,14 @@ def back_translated(
         writer: Translates.
         language: The other language.
         home: The language of the rows.
-        solver: Solves the new question; only those that it solves are kept.
+        solver: Solves the new question; only those are kept of which it finds the old answer. With ``"numbers"`` nobody
+            does. The column ``verified`` of the new rows says ``"answer"`` or ``"numbers"``.
 
     Raises:
         DataError: When a row has no question.
         ConfigError: When writer or solver is neither a policy nor a function.
     """
+    _require_solver(solver)
     there = [_TRANSLATE.format(language=language, text=row.get("question")) for row in rows]
     abroad = _asked(writer, there)
     back = [_TRANSLATE.format(language=home, text=text) for text in abroad]
@@ -110,21 +118,32 @@ def objection(question: str, new: str) -> str:
     return "" if _said_numbers(question) == _said_numbers(new) else "its numbers are others"
 
 
-def _kept(what: str, rows: Sequence[Row], replies: Sequence[str], solver: Writer | None) -> Augmented:
+def _require_solver(solver: Solver) -> None:
+    """Look at the solver before anything is written."""
+    if solver != "numbers" and not isinstance(solver, Policy) and not callable(solver):
+        raise ConfigError(
+            f"solver must be a Policy or a function from text to text, which solves the new problems, or 'numbers' to "
+            f"compare their numbers alone, got {solver!r:.80}."
+        )
+
+
+def _kept(what: str, rows: Sequence[Row], replies: Sequence[str], solver: Solver) -> Augmented:
     questions = [_question_of(text) for text in replies]
     reasons = [objection(str(row.get("question")), new) for row, new in zip(rows, questions, strict=True)]
-    if solver is not None:
+    if solver != "numbers":
         asked = [i for i, reason in enumerate(reasons) if not reason]
         for i, solved in zip(asked, _asked(solver, [questions[i] for i in asked]), strict=True):
             if not correct(solved, solution_of(rows[i])):
                 reasons[i] = "the solver does not find the same answer"
 
+    verified = "numbers" if solver == "numbers" else "answer"
+
     def make(i: int, attempt: int) -> dict[str, str]:
         if reasons[i]:
             raise DataError(reasons[i])
-        return {"question": questions[i], "answer": solution_of(rows[i])}
+        return {"question": questions[i], "answer": solution_of(rows[i]), "verified": verified}
 
-    return gathered(what, rows, range(1), make)
+    return gathered(what if verified == "answer" else f"{what}, by their numbers alone", rows, range(1), make)
 
 
 def _asked(writer: Writer, prompts: Sequence[str]) -> list[str]:
@@ -133,7 +152,7 @@ def _asked(writer: Writer, prompts: Sequence[str]) -> list[str]:
 
         return list(ask_policy(writer)(list(prompts)))
     if not callable(writer):
-        raise ConfigError(f"writer and solver must be a Policy or a function from text to text, got {writer!r:.80}.")
+        raise ConfigError(f"writer must be a Policy or a function from text to text, got {writer!r:.80}.")
     return [str(writer(prompt)) for prompt in prompts]
 
 

@@ -25,7 +25,14 @@ from trajgym.trainers.models import add_lora, load_model, pick_device
 from trajgym.trainers.preference_checks import PairReport, checked_pairs
 from trajgym.trainers.preference_config import DPOConfig
 from trajgym.trainers.preference_loss import dpo_loss
-from trajgym.trainers.preference_run import RunWatch, check_same_pairs, finished_folder, pairs_digest, whole_model
+from trajgym.trainers.preference_run import (
+    RunWatch,
+    check_same_pairs,
+    finished_folder,
+    keep_pairs,
+    pairs_digest,
+    whole_model,
+)
 from trajgym.trainers.preference_sources import load_pairs
 from trajgym.trainers.preferences import PreferencePair, Side, split_pairs
 from trajgym.trainers.runfolder import RunFolder, storage_errors
@@ -116,6 +123,7 @@ def train_dpo(config: DPOConfig, *, pairs: Sequence[PreferencePair] | None = Non
     folder = RunFolder(config, name)  # after everything that can be wrong with the options
     weights, state = folder.load() if config.resume else (None, {})
     check_same_pairs(state, kept)
+    keep_pairs(folder, kept)
     print(f"{len(rows)} pairs to learn from, {len(measured_on)} held out, of {found.given}.", flush=True)
     if long:
         print(f"  ! {long} pairs are longer than max_length ({config.max_length}) and are left out.", flush=True)

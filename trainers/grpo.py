@@ -24,6 +24,7 @@ from trajgym.trainers.advantages import Advantages
 from trajgym.trainers.ahead import Ahead, check_alone, twin
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.credit import Credit
+from trajgym.trainers.data_kept import keep_problems
 from trajgym.trainers.efficiency import Passes
 from trajgym.trainers.groups import give_up, prompts_too_long, why_empty
 from trajgym.trainers.interrupt import Interrupt, Interrupted, StopRequested
@@ -148,6 +149,7 @@ class GRPOTrainer:
             self.config = config = config.model_copy(update={"protocol": chosen})
 
         self.folder = open_folder(config, name, self.ranks)  # after everything that can be wrong with the options
+        self.ranks.together(lambda: keep_problems(self.folder.path, env, config) if self.ranks.main else None)
         self.update = 0  # finished updates
         self.fruitless: list[str] = []  # why there was nothing to learn from in the latest of them, one text for each
         state: dict[str, Any] = {}

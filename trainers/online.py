@@ -20,28 +20,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trajgym.envs.make import make
 from trajgym.errors import ConfigError
+from trajgym.evaluation.evaluate import fit_arguments
 from trajgym.evaluation.records import write_jsonl
 from trajgym.evaluation.robustness import Forgetting, check_forgetting
 from trajgym.evaluation.samples import samples_of
-from trajgym.policies.render import Renderer
+from trajgym.policies.llm import LLMPolicy
 from trajgym.rollout import derive_seed
 from trajgym.trainers.config import GRPOConfig
+from trajgym.trainers.credit import Credit
+from trajgym.trainers.data_kept import keep_data
+from trajgym.trainers.data_rows import record
 from trajgym.trainers.grpo import GRPOTrainer
 from trajgym.trainers.held_out import HeldOut
-from trajgym.trainers.interrupt import Interrupt
-from trajgym.trainers.models import load_model, pick_device, token_logprobs
+from trajgym.trainers.interrupt import Interrupt, Interrupted
+from trajgym.trainers.models import add_lora, load_model, make_policy, pick_device, token_logprobs
 from trajgym.trainers.online_config import OnlineConfig
 from trajgym.trainers.online_filter import Sifted, read_logs, sift, sift_for_imitation, sift_for_policy
 from trajgym.trainers.pipeline_state import write_text
 from trajgym.trainers.player import Played
 from trajgym.trainers.preference_sources import by_task
 from trajgym.trainers.ranks import Ranks
+from trajgym.trainers.reward_plan import reward_plan
 from trajgym.trainers.runfolder import RunFolder, storage_errors
-from trajgym.trainers.sft import train_sft
+from trajgym.trainers.schedule import TaskSchedule
+from trajgym.trainers.sft import policy_of, train_sft
+from trajgym.trainers.sft_config import SFTConfig
+from trajgym.trainers.sft_rows import make_rows, split_samples
 from trajgym.trainers.token_pass import per_token
 from trajgym.trainers.trained import find_source
-from trajgym.types import Group, Trajectory
+from trajgym.trainers.trl_version import require_trl
+from trajgym.trainers.writers import check_writers
+from trajgym.types import Group, Trajectory, to_json
 
 __all__ = ["Online", "train_online"]
 
@@ -84,6 +95,8 @@ def train_online(config: OnlineConfig) -> Online:
     if not config.logs:
         raise ConfigError("logs names no log to learn from. Give --logs and a run's folder, or a file of trajectories.")
     options = config.policy_options() if config.mode == "policy" else config.imitation_options()
+    _require_free(config)
+    check_writers(options.monitors)
     base = _whole_model(config.model)
     target, guard = _held_out(config)
     found = sift(read_logs(config.logs))
@@ -92,14 +105,18 @@ def train_online(config: OnlineConfig) -> Online:
         _sift_for_policy(found, options, config.max_gap, gaps)
     else:
         sift_for_imitation(found, config.min_reward)
-    folder = RunFolder(config, "online").path
+        _try_imitation(options, [item.trajectory for item in found.used])
+    folder = RunFolder(config, "online").path  # after everything that can be wrong with the options
     audit = _audit(config, found, gaps)
     _write_audit(folder, audit, found)
     print(_said(audit), flush=True)
 
     before = [samples_of(exam.play(base, options)) for exam in (target, guard)]
     used = [item.trajectory for item in found.used]
-    run = _improve(config, used) if isinstance(options, GRPOConfig) else train_sft(options, samples=used)
+    try:
+        run = _improve(config, used) if isinstance(options, GRPOConfig) else train_sft(options, samples=used)
+    except Interrupted as stop:  # it is measured before and after in one go
+        raise Interrupted(f"Stopped while it learned from the log; begin again with --overwrite: {folder}.") from stop
     after = [samples_of(exam.play(run, options)) for exam in (target, guard)]
     gained, kept = (
         check_forgetting(("before", old), ("after", new), tolerance=config.guard_tolerance, seed=config.seed)
@@ -136,16 +153,63 @@ def _improve(config: OnlineConfig, used: Sequence[Trajectory]) -> Path:
     at_once = min(config.policy_options().groups_per_update, len(groups))
     trainer = _FromLog(config.policy_options(math.ceil(config.epochs * len(groups) / at_once)))
     trainer.groups = groups
+    keep_data(trainer.folder.path, _record(used))  # these, and not the environment's own
     return trainer.run()
+
+
+def _record(used: Sequence[Trajectory]) -> dict[str, Any]:
+    """Return what tells logged trajectories from others."""
+    rows = [{"task": t.task.id, "prompt": to_json(t.prompt), "turns": [s.action.text for s in t.steps]} for t in used]
+    return record("logged trajectories", rows)
+
+
+def _require_free(config: OnlineConfig) -> None:
+    """Refuse a folder that holds a run: there is no going on with it."""
+    if (config.folder / "config.yaml").exists() and not config.overwrite:
+        raise ConfigError(
+            f"{config.folder} holds a run already. Replace it with --overwrite, or choose another --name."
+        )
+
+
+def _try_policy(policy: LLMPolicy, options: GRPOConfig) -> None:
+    """Find what is wrong with the options of a policy gradient, as its run would."""
+    Credit(options)
+    env = make(options.env, **options.env_arguments)
+    try:
+        TaskSchedule(env, options)
+        reward_plan(env, options)
+        fit_arguments(policy, env, options.env_arguments)
+    finally:
+        env.close()
+
+
+def _try_imitation(options: SFTConfig, used: Sequence[Trajectory]) -> None:
+    """Find what is wrong with the options of a supervised run, as it would: do rows fit, has the model such layers?"""
+    require_trl()
+    model, tokenizer = load_model(options.model, dtype=options.dtype, device=pick_device(options.device))
+    renderer = policy_of(options, model, tokenizer).renderer
+    rows = make_rows(options, renderer, split_samples(options, used))
+    if options.packing:
+        from trajgym.trainers.sft_packing import require_apart  # brings TRL along
+
+        require_apart(model, rows.train, pad_id=renderer.end_id)
+    _try_adapters(model, options)
+
+
+def _try_adapters(model: Any, options: GRPOConfig | SFTConfig) -> None:
+    """Give a model, which is thrown away then, the adapters that would be trained."""
+    if options.use_lora:
+        add_lora(
+            model, rank=options.lora_rank, alpha=options.lora_alpha, targets=options.lora_targets, seed=options.seed
+        )
 
 
 def _sift_for_policy(found: Sifted, options: GRPOConfig, max_gap: float, gaps: dict[int, float]) -> None:
     """Compare the log with the present policy, and note how far each trajectory is from it."""
     device = pick_device(options.device)
     model, tokenizer = load_model(options.model, dtype=options.dtype, device=device)
-    ends = model.generation_config.eos_token_id
-    stop_ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    renderer = Renderer(tokenizer, thinking=options.thinking, stop_ids=stop_ids)
+    policy = make_policy(model, tokenizer, options)
+    _try_policy(policy, options)
     ranks = Ranks(cpu=device.type == "cpu", deadline=options.rank_deadline)
 
     def measure(trajectories: Sequence[Trajectory]) -> list[float]:
@@ -164,7 +228,8 @@ def _sift_for_policy(found: Sifted, options: GRPOConfig, max_gap: float, gaps: d
             gaps[id(trajectory)] = means[-1]
         return means
 
-    sift_for_policy(found, renderer, measure, max_gap)
+    sift_for_policy(found, policy.renderer, measure, max_gap)
+    _try_adapters(model, options)
 
 
 def _held_out(config: OnlineConfig) -> tuple[HeldOut, HeldOut]:
@@ -204,6 +269,7 @@ def _audit(config: OnlineConfig, found: Sifted, gaps: dict[int, float]) -> dict[
         "used": len(used),
         "tasks": len(by_task(used)),
         "dropped": found.reasons,
+        "fingerprint": _record(used)["fingerprint"],
         "mean_reward": math.fsum(t.total_reward for t in used) / len(used),
         "gap_mean": math.fsum(away) / len(away) if away else None,  # nats per token
         "gap_most": max(away, default=None),

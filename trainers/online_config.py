@@ -68,6 +68,14 @@ class OnlineConfig(Options):
     def _together(self) -> Self:
         if self.min_reward is not None and self.mode == "policy":
             raise ValueError("min_reward acts with mode imitate; a policy gradient needs what went wrong as well")
+        for mode, names, why in (
+            ("policy", ("max_gap", "cap"), "imitation does not compare the log with the present policy"),
+            ("imitate", ("eval_turn_tokens",), "a policy run has a budget of its own, max_turn_tokens in options"),
+        ):
+            for name in names if self.mode != mode else ():
+                value, default = getattr(self, name), type(self).model_fields[name].default
+                if value != default:
+                    raise ValueError(f"{name} ({value}) acts with mode {mode}; {why}, so leave it at {default}")
         own = _POLICY_OWN if self.mode == "policy" else _IMITATE_OWN
         taken = [key for key in own if key in self.options]
         if taken:

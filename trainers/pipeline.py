@@ -20,22 +20,17 @@ from trajgym.evaluation.report import Report, Result, as_json, write_report
 from trajgym.trainers.compat_monitor import wandb_project
 from trajgym.trainers.config import GRPOConfig
 from trajgym.trainers.interrupt import Interrupted
+from trajgym.trainers.pipeline_checks import check_grpo
 from trajgym.trainers.pipeline_config import PipelineConfig, load_pipeline_config
 from trajgym.trainers.pipeline_decision import clearly
 from trajgym.trainers.pipeline_evaluation import Arena, model_fingerprint, recalled
+from trajgym.trainers.pipeline_folders import attempt, check_apart, require_own, run_folder
 from trajgym.trainers.pipeline_history import remember
+from trajgym.trainers.pipeline_problems import Problems, drawn_by_grpo, find_problems
 from trajgym.trainers.pipeline_results import collect_results, write_results
-from trajgym.trainers.pipeline_stages import (
-    Problems,
-    continued,
-    find_problems,
-    run_grpo,
-    run_sft,
-    significant,
-    weights_of,
-)
-from trajgym.trainers.pipeline_state import PipelineFolder, StageRecord, differences, write_text
-from trajgym.trainers.writers import check_writers
+from trajgym.trainers.pipeline_stages import Run, continued, run_grpo, run_sft, significant, weights_of
+from trajgym.trainers.pipeline_state import PipelineFolder, StageRecord, differences, stage_records, write_text
+from trajgym.trainers.sft_config import SFTConfig
 
 __all__ = ["STAGES", "AgenticRLPipeline", "GateNotMet"]
 
@@ -75,7 +70,8 @@ class AgenticRLPipeline:
         name: Begins the name of the run folder when the options give none; usually the recipe's.
 
     Raises:
-        ConfigError: For an option that is wrong, in any stage: all are read before the first begins.
+        ConfigError: For an option that is wrong, in any stage: all are read before the first begins. Also when a
+            stage's ``output_dir`` holds what this pipeline has not made there, and ``overwrite`` is not set.
         DataError: When there are no problems to train or to measure on.
         CheckpointError: When the run folder is damaged.
     """
@@ -90,11 +86,18 @@ class AgenticRLPipeline:
         if path.name in ("", ".", "..") or (config.name and Path(config.name).name != config.name):
             raise ConfigError(f"name must be the name of one folder inside output_dir, got {config.name!r}.")
         self.sft_options = None if config.sft is None else config.sft_config(path)
-        self.problems: Problems = find_problems(config)
+        self.problems: Problems = find_problems(config, self.sft_options)
         finite = self.problems.available is not None
         self.grpo_options: GRPOConfig = config.grpo_config(path, config.model.base_model, finite=finite)
-        check_writers(self.grpo_options.monitors)
         self.base = model_fingerprint(config.model.base_model)
+        self._trainings: dict[str, SFTConfig | GRPOConfig] = {"grpo": self.grpo_options}
+        if self.sft_options is not None:
+            self._trainings["sft"] = self.sft_options
+        check_apart(path, self._trainings)
+        check_grpo(self.grpo_options)
+        records = {} if config.overwrite else stage_records(path)
+        for stage in self._trainings:
+            self._require_own(stage, path, records.get(stage))
         self.folder = PipelineFolder(path, overwrite=config.overwrite)
         write_text(path / "config.yaml", config.dump())
 
@@ -132,13 +135,18 @@ class AgenticRLPipeline:
 
     def stage1_prepare_data(self) -> dict[str, Any]:
         """Check the problems, and that none is both trained and measured on."""
+        problems, grpo = self.problems, self.grpo_options
+        drawn = None  # what decides which problems GRPO will make up
+        if problems.available is None:
+            drawn = [grpo.updates, grpo.groups_per_update, grpo.dynamic_sampling]
 
         def work(_: bool) -> dict[str, Any]:
-            found = self.problems.check()
+            found = problems.check(drawn_by_grpo(grpo))
             write_text(self.path / "data.json", json.dumps(found, indent=1) + "\n")
             return found
 
-        return self._stage("data", {"data": self._section("data"), **self.problems.fingerprints}, work)
+        inputs = {"data": self._section("data"), **problems.fingerprints, "rows": problems.row_count, "drawn": drawn}
+        return self._stage("data", inputs, work)
 
     def stage2_sft_training(self) -> dict[str, Any]:
         """Imitate demonstrations."""
@@ -151,7 +159,7 @@ class AgenticRLPipeline:
         return self._stage(
             "sft",
             {**inputs, "options": significant(options)},
-            lambda go_on: run_sft(continued(options, go_on=go_on)),
+            lambda go_on: run_sft(self._begun("sft", options, go_on)),
         )
 
     def stage3_sft_evaluation(self) -> dict[str, Any]:
@@ -180,7 +188,7 @@ class AgenticRLPipeline:
         self._gate()
         options = self.grpo_options.model_copy(update={"model": start})
         inputs = {"model": weights, "train": self.problems.fingerprints["train"], "options": significant(options)}
-        return self._stage("grpo", inputs, lambda go_on: run_grpo(continued(options, go_on=go_on)))
+        return self._stage("grpo", inputs, lambda go_on: run_grpo(self._begun("grpo", options, go_on)))
 
     def stage5_grpo_evaluation(self) -> dict[str, Any]:
         """Measure what GRPO has made of it, on the same problems."""
@@ -305,7 +313,8 @@ class AgenticRLPipeline:
         else:
             self._say(f"{title}{': goes on' if same else ''} …")
         spent = record.seconds if record is not None and same else 0.0
-        current = self.folder.records[name] = StageRecord("running", now, seconds=spent)
+        made = {} if record is None else record.made
+        current = self.folder.records[name] = StageRecord("running", now, seconds=spent, made=made)
         self.folder.save()
         start = time.monotonic()
         try:
@@ -319,6 +328,24 @@ class AgenticRLPipeline:
         self.folder.save()
         self._say(f"{title}: done in {current.seconds:.0f} s.")
         return current.result
+
+    def _begun(self, stage: str, options: Run, go_on: bool) -> Run:
+        """Return the options to begin or to go on with, after a note of what is begun where."""
+        record = self.folder.records[stage]
+        self._require_own(stage, self.path, record)
+        chosen = continued(options, go_on=go_on)
+        attempts = record.made.setdefault(str(run_folder(chosen)), [])
+        if (mark := attempt(chosen.plain())) not in attempts:
+            attempts.append(mark)
+            self.folder.save()
+        return chosen
+
+    def _require_own(self, stage: str, path: Path, record: StageRecord | None) -> None:
+        """Raise when a training's folder holds what is not this pipeline's."""
+        folder = run_folder(self._trainings[stage])
+        if folder != path.absolute() / stage:  # what lies in the pipeline's own folder is its own
+            made = {} if record is None else record.made
+            require_own(folder, made, section=stage, overwrite=self.config.overwrite)
 
     def _require(self, stage: str) -> dict[str, Any]:
         """Return what came of an earlier stage."""

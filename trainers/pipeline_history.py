@@ -53,21 +53,24 @@ def remember(results: Mapping[str, Any], path: Path) -> None:
     if earlier and _same(earlier[-1], line):
         return
     text = json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), **line}, default=str) + "\n"
-    with storage_errors(path.parent), path.open("a", encoding="utf-8") as file:
+    with storage_errors(path.parent), path.open("a+", encoding="utf-8") as file:
+        file.seek(0)
+        if file.read()[-1:] not in ("", "\n"):  # a crash has cut the last line short
+            text = "\n" + text
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a history, oldest first; one that a crash has cut short is left out.
+    """Return the lines of a history, oldest first; those that a crash has cut short are left out.
 
     Raises:
         DataError: When there is none, or it holds something else.
     """
     try:
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        lines = [json.loads(line) for line in whole.split("\n") if line]
+        written = path.read_text(encoding="utf-8").split("\n")
+        lines = [json.loads(line) for line in written if not _cut(line)]
         if not all(isinstance(line, dict) and {"run", "accuracy", "decision", "config"} <= set(line) for line in lines):
             raise ValueError("each line must be an object with run, accuracy, decision and config")
     except (OSError, ValueError) as error:
@@ -107,3 +110,14 @@ def _measure(model: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def _same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     told = json.loads(json.dumps(now, default=str))
     return all(before.get(key) == told[key] for key in ("run", "status", "accuracy", "hashes", "config"))
+
+
+def _cut(line: str) -> bool:
+    """Whether a line is empty, the beginning of one of ours and no more, or the zeros that a file system left of it."""
+    if line.strip("\0") and not line.startswith("{"):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False

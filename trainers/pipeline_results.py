@@ -17,6 +17,7 @@ from trajgym.trainers.pipeline_state import PipelineFolder, write_text
 __all__ = ["collect_results", "write_results"]
 
 _TOLD = ("accuracy", "strict_accuracy", "format", "tool_use", "tool_errors", "turns", "length_tokens", "time", "reward")
+_HASHED = {"train": "train problems", "test": "test problems", "imitated": "imitated rows"}
 
 
 def collect_results(
@@ -38,6 +39,7 @@ def collect_results(
             models |= done[name].result["models"]
             comparisons = done[name].result["comparisons"]
     analysis = analyse(models)
+    known = done["data"].result["fingerprints"]
     dumped = json.dumps(config.plain(), sort_keys=True)
     return {
         "run": folder.path.name,
@@ -52,7 +54,7 @@ def collect_results(
         "comparisons": comparisons,
         "hashes": {
             "config": f"sha256:{hashlib.sha256(dumped.encode()).hexdigest()}",
-            **{f"{part} problems": done["data"].result["fingerprints"][part] for part in ("train", "test")},
+            **{name: known[part] for part, name in _HASHED.items() if known[part]},
             **{
                 f"{name} weights": record.result["weights"]
                 for name, record in done.items()
@@ -115,7 +117,11 @@ def _sections(results: Mapping[str, Any]) -> list[Section]:
 def _what(name: str, stage: Mapping[str, Any]) -> str:
     if name == "data":
         findings = f"; {' '.join(stage['findings'])}" if stage["findings"] else ""
-        return f"{stage['train']:,} problems to train on, {stage['test']:,} to measure on{findings}"
+        made_up = stage["drawn"] is not None
+        counted = [f"{stage['train']:,} problems to {'imitate' if made_up else 'train on'}"] if stage["train"] else []
+        counted += [f"{stage['rows']:,} rows to imitate"] if stage["rows"] is not None else []
+        counted += [f"{stage['drawn']:,} problems drawn anew for GRPO"] if made_up else []
+        return f"{', '.join(counted)}, {stage['test']:,} to measure on{findings}"
     if name in ("sft", "grpo"):
         curves = [f"{key} {_plain(c['first'])} → {_plain(c['last'])}" for key, c in stage["curves"].items()]
         return f"{stage['steps']:,} steps; {', '.join(curves)}"

@@ -17,7 +17,7 @@ from trajgym.errors import CheckpointError, ConfigError
 from trajgym.trainers.folder_lock import lock_folder
 from trajgym.trainers.runfolder import storage_errors
 
-__all__ = ["PipelineFolder", "StageRecord", "differences", "write_text"]
+__all__ = ["PipelineFolder", "StageRecord", "differences", "stage_records", "write_text"]
 
 _MARKER = ".trajgym-pipeline"
 _SHOWN = 4  # differences that are told
@@ -32,12 +32,14 @@ class StageRecord:
         inputs: What went into it, by name, as JSON values.
         result: What came of it, as JSON values.
         seconds: What it took, over all attempts that were not killed.
+        made: What it has begun in which folders, see :mod:`trajgym.trainers.pipeline_folders`.
     """
 
     status: Literal["running", "done"]
     inputs: dict[str, Any]
     result: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    made: dict[str, list[str]] = field(default_factory=dict)
 
 
 class PipelineFolder:
@@ -63,7 +65,7 @@ class PipelineFolder:
             lock_folder(marker, self)
             if overwrite:
                 self._clear(marker)
-        self.records = self._read()
+        self.records = stage_records(path)
 
     def record(self, stage: str) -> StageRecord | None:
         """Return what is known of a stage."""
@@ -74,25 +76,31 @@ class PipelineFolder:
         whole = {"stages": {name: asdict(record) for name, record in self.records.items()}}
         write_text(self.path / "pipeline.json", json.dumps(whole, indent=1) + "\n")
 
-    def _read(self) -> dict[str, StageRecord]:
-        file = self.path / "pipeline.json"
-        if not file.exists():
-            return {}
-        try:
-            stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
-            return {name: StageRecord(**record) for name, record in stages.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"{file} is damaged ({type(error).__name__}: {error}), so it is not known which stages are done. Begin "
-                "again with --overwrite, or under another --name."
-            ) from error
-
     def _clear(self, marker: Path) -> None:
         for entry in self.path.iterdir():
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             elif entry != marker:
                 entry.unlink()
+
+
+def stage_records(folder: Path) -> dict[str, StageRecord]:
+    """Return what is known of the stages of the pipeline in a folder; nothing where there is none.
+
+    Raises:
+        CheckpointError: When ``pipeline.json`` is damaged.
+    """
+    file = folder / "pipeline.json"
+    if not file.exists():
+        return {}
+    try:
+        stages = json.loads(file.read_text(encoding="utf-8"))["stages"]
+        return {name: StageRecord(**record) for name, record in stages.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{file} is damaged ({type(error).__name__}: {error}), so it is not known which stages are done. Begin "
+            "again with --overwrite, or under another --name."
+        ) from error
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -15,17 +15,21 @@ from typing import Any
 import torch
 
 from trajgym.errors import ConfigError, TrainingError
+from trajgym.trainers.data_kept import keep_data
+from trajgym.trainers.data_rows import record
 from trajgym.trainers.interrupt import Interrupt, Interrupted
 from trajgym.trainers.preference_config import PreferenceOptions
 from trajgym.trainers.preferences import PreferencePair
 from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.step_watch import StepWatch
 from trajgym.trainers.writers import Writer, make_writers
+from trajgym.types import to_json
 
 __all__ = [
     "RunWatch",
     "check_same_pairs",
     "finished_folder",
+    "keep_pairs",
     "pairs_digest",
     "quiet_libraries",
     "trl_options",
@@ -187,6 +191,15 @@ def check_same_pairs(state: Mapping[str, Any], pairs: Sequence[PreferencePair]) 
             f"Cannot resume with other pairs than the run began with: these are {len(pairs)}, and not all of them the "
             "same. Bring back the file, or start a new run."
         )
+
+
+def keep_pairs(run: RunFolder, pairs: Sequence[PreferencePair]) -> None:
+    """Write down which pairs a run learns from and is measured on, in ``data.json``.
+
+    Raises:
+        StorageError: When it cannot be written.
+    """
+    keep_data(run.path, record("preference pairs", [to_json(pair) for pair in pairs]))
 
 
 def whole_model(model: Any, dtype: str) -> Any:

@@ -24,7 +24,14 @@ from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.models import pick_device
 from trajgym.trainers.preference_checks import PairReport, checked_pairs
 from trajgym.trainers.preference_config import RewardModelConfig
-from trajgym.trainers.preference_run import RunWatch, check_same_pairs, finished_folder, pairs_digest, whole_model
+from trajgym.trainers.preference_run import (
+    RunWatch,
+    check_same_pairs,
+    finished_folder,
+    keep_pairs,
+    pairs_digest,
+    whole_model,
+)
 from trajgym.trainers.preference_sources import load_pairs
 from trajgym.trainers.preferences import PreferencePair, split_pairs, write_pairs
 from trajgym.trainers.reward_report import RewardReport, reward_report
@@ -32,7 +39,7 @@ from trajgym.trainers.runfolder import RunFolder, storage_errors
 from trajgym.trainers.trl_version import require_trl
 from trajgym.trainers.writers import check_writers
 
-__all__ = ["measure_reward", "train_reward_model"]
+__all__ = ["check_length", "measure_reward", "train_reward_model"]
 
 _NAMES = {"mean_reward": "reward"}
 
@@ -68,6 +75,7 @@ def train_reward_model(
     folder = RunFolder(config, name)  # after everything that can be wrong with the options
     weights, state = folder.load() if config.resume else (None, {})
     check_same_pairs(state, kept)
+    keep_pairs(folder, kept)
     print(f"{len(rows)} pairs to learn from, {len(held_out)} held out, of {found.given}.", flush=True)
     for warning in found.warnings:
         print(f"  ! Of the pairs, {warning}.", flush=True)
@@ -91,6 +99,21 @@ def measure_reward(model: LearnedReward, pairs: Sequence[PreferencePair]) -> Rew
     chosen = model([(p.question, p.words("chosen")) for p in pairs])
     rejected = model([(p.question, p.words("rejected")) for p in pairs])
     return reward_report(pairs, chosen, rejected)
+
+
+def check_length(config: RewardModelConfig, model: Any) -> None:
+    """Refuse rows that are longer than what a model can read.
+
+    Args:
+        config: All options.
+        model: The configuration of the model that they name.
+
+    Raises:
+        ConfigError: When ``max_length`` is more.
+    """
+    positions = getattr(model.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and config.max_length > positions:
+        raise ConfigError(f"max_length ({config.max_length}) exceeds the {positions} positions of {config.model!r}.")
 
 
 def _load(config: RewardModelConfig, device: torch.device) -> tuple[Any, Any]:
@@ -119,9 +142,7 @@ def _load(config: RewardModelConfig, device: torch.device) -> tuple[Any, Any]:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and config.max_length > positions:
-        raise ConfigError(f"max_length ({config.max_length}) exceeds the {positions} positions of {config.model!r}.")
+    check_length(config, model.config)
     return (_with_adapters(config, model) if config.use_lora else model).to(device), tokenizer
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from trajgym.trainers.judging import Ask, ask_policy, judge_choices, judge_grade
 from trajgym.trainers.models import load_model, make_policy, pick_device
 from trajgym.trainers.preferences import PreferencePair, read_pairs, write_pairs
 from trajgym.trainers.reward_model import train_reward_model
+from trajgym.trainers.rlaif_checks import check_start
 from trajgym.trainers.rlaif_config import RLAIFConfig
+from trajgym.trainers.rlaif_resume import changes_within, is_judged
 from trajgym.trainers.runfolder import RunFolder, finished_checkpoints, storage_errors
 from trajgym.types import Trajectory
 
@@ -106,13 +109,15 @@ def run_rlaif(config: RLAIFConfig, ask: Ask | None = None) -> RLAIFResult:
             The model that ``config.judge`` names when left out.
 
     Raises:
-        ConfigError, TemplateError: Before anything is computed.
-        DataError: When nothing can be learned from what the judge said.
+        ConfigError, TemplateError, CheckpointError: Before anything is computed.
+        DataError: Likewise, and when nothing can be learned from what the judge said; go on with ``resume`` and
+            another judge or criterion.
         EnvironmentFault: When the judge or the reward model is out of order; go on with ``resume``.
         StorageError, TrainingError, Interrupted: As for the training of the policy.
     """
     options = config.policy_options()
-    folder = RunFolder(config, "rlaif")
+    check_start(config, options, asks=ask is None and not is_judged(config.folder))
+    folder = RunFolder(config, "rlaif", compare=partial(changes_within, config.folder))
     print("1/4  Sampling answers …", flush=True)
     candidates = _candidates(config, options, folder.path)
     print("2/4  Asking the judge …", flush=True)
@@ -152,11 +157,12 @@ def _pairs(
 ) -> tuple[list[PreferencePair], dict[str, Any]]:
     """Step 2: what the judge prefers."""
     file, counts = folder / "pairs.jsonl", folder / "judged.json"
-    if not (file.exists() and counts.exists()):
+    if not is_judged(folder):
         asked = ask or _judge(config, options)
         told: dict[str, Any] = {"criterion": config.criterion, "reference": config.reference}
         told |= {"timeout": config.judge_timeout}
         many: dict[str, Any] = {"most_per_task": config.most_per_task, "seed": config.seed}
+        many["by"] = _named(ask) if ask else f"{config.judge} {config.judge_tokens} {config.judge_context}"
         log = folder / "verdicts.jsonl"
         if config.judging == "grades":
             pairs, found = judge_grades(Judge(asked, **told), candidates, log, least_gap=config.least_gap, **many)
@@ -231,6 +237,12 @@ def _judge(config: RLAIFConfig, options: GRPOConfig) -> Ask:
     told = {"max_turn_tokens": config.judge_tokens, "max_episode_tokens": config.judge_context}
     policy = make_policy(model, tokenizer, options.model_copy(update={**told, "slots": 8, "temperature": 0.0}))
     return ask_policy(policy)
+
+
+def _named(ask: Ask) -> str:
+    """Return the name of a function that judges, or of its class: the same in every process."""
+    kind = ask if hasattr(ask, "__qualname__") else type(ask)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _going_on(place: Path) -> dict[str, Any]:

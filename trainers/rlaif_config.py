@@ -83,9 +83,18 @@ class RLAIFConfig(Options):
                 "policy has a reward in its env_kwargs, but is to be trained on the learned one; terms beside it go "
                 "into terms"
             )
+        if "reward" in self.eval_kwargs:
+            raise ValueError(
+                "eval_kwargs holds a reward, but the policy is measured by the learned one and the environment's truth"
+            )
         if "learned" in self.terms:
             raise ValueError("terms holds 'learned', which is the reward model's name")
         return self
+
+    @property
+    def folder(self) -> Path:
+        """Where everything goes."""
+        return self.output_dir.expanduser().absolute() / (self.name or f"rlaif-seed{self.seed}")
 
     def policy_options(self) -> GRPOConfig:
         """Return the options of the policy's training, but for its reward and its folder.

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from trajgym.evaluation.records import read_trajectories, to_parquet
 from trajgym.trainers.checksums import damage, write_checksums
 from trajgym.trainers.folder_lock import lock_folder
 from trajgym.trainers.options import RunOptions
-from trajgym.trainers.resume_options import changes
+from trajgym.trainers.resume_options import Changes, changes
 
 __all__ = ["CheckpointWarning", "RunFolder", "finished_checkpoints", "fitting", "storage_errors"]
 
@@ -88,6 +88,7 @@ class RunFolder:
         config: The run's options; ``output_dir``, ``name``, ``resume`` and ``overwrite`` decide what happens.
         default_name: Name of the folder when the options give none.
         writes: Whether to make the folder and write to it; of several processes, one does, before the others look.
+        compare: Tells which options may differ when a run is resumed.
 
     Raises:
         ConfigError: When the folder holds a run and neither ``resume`` nor ``overwrite`` is set, another process
@@ -96,7 +97,14 @@ class RunFolder:
         StorageError: When it cannot be written.
     """
 
-    def __init__(self, config: RunOptions, default_name: str, *, writes: bool = True) -> None:
+    def __init__(
+        self,
+        config: RunOptions,
+        default_name: str,
+        *,
+        writes: bool = True,
+        compare: Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Changes] = changes,
+    ) -> None:
         name = config.name or f"{default_name}-seed{config.seed}"
         if name in (".", "..") or Path(name).name != name or not name.isprintable() or len(name.encode()) > _MOST_NAME:
             raise ConfigError(
@@ -119,7 +127,7 @@ class RunFolder:
         if config.resume:
             if not stored.is_file():
                 raise CheckpointError(f"There is no run to resume in {self.path}. Start it without resume.")
-            self._same_options(stored)
+            self._same_options(stored, compare)
         elif stored.exists() and not config.overwrite:
             raise ConfigError(
                 f"{self.path} holds a run already. Go on with --resume, replace it with --overwrite, or "
@@ -261,7 +269,7 @@ class RunFolder:
                 _warn(f"all.parquet lacks {', '.join(path.name for path in bad)} in {folder}: they cannot be read.")
                 to_parquet([path for path in files if path not in bad], folder / "all.parquet")
 
-    def _same_options(self, stored: Path) -> None:
+    def _same_options(self, stored: Path, compare: Callable[..., Changes]) -> None:
         try:
             before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -269,7 +277,7 @@ class RunFolder:
         if not isinstance(before, dict) or not before:
             raise CheckpointError(f"{stored} holds no options; this is not a run that can be resumed.")
         kind: Any = type(self._config)
-        found = changes(before, self._config.plain(), kind.model_construct().plain())
+        found = compare(before, self._config.plain(), kind.model_construct().plain())
         if found.refused:
             raise ConfigError(
                 f"Cannot resume {self.path} with other options ({', '.join(found.refused)}). Undo them, or start a new "

@@ -7,7 +7,6 @@ before and after them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from trajgym.errors import ConfigError
 from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
+from trajgym.trainers.data_kept import keep_data
 from trajgym.trainers.interrupt import Interrupt, Interrupted
 from trajgym.trainers.models import add_lora, load_model, load_weights, pick_device
 from trajgym.trainers.monitor import Monitor
@@ -86,8 +86,7 @@ def train_sft(
         weights, state = folder.load()
         _require_same(record, state)
         load_weights(model, weights, lora=config.use_lora)
-    with storage_errors(folder.path):
-        (folder.path / "data.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    keep_data(folder.path, record)
     _run(
         config,
         model,

@@ -18,13 +18,14 @@ from trajgym.policies.render import Renderer
 from trajgym.rollout import derive_seed
 from trajgym.trainers.data import tokenized
 from trajgym.trainers.data_expert import expert_set
+from trajgym.trainers.data_quality import check_quality, format_of
 from trajgym.trainers.data_rows import fingerprint
 from trajgym.trainers.data_sources import Loaded, load_rows
 from trajgym.trainers.datasets import format_math_dataset
 from trajgym.trainers.sft_config import SFTConfig
 from trajgym.types import Task, Trajectory
 
-__all__ = ["Rows", "Sample", "Samples", "TokenRow", "find_samples", "make_rows", "split_samples"]
+__all__ = ["Rows", "Sample", "Samples", "TokenRow", "demonstrated", "find_samples", "make_rows", "split_samples"]
 
 Sample = Mapping[str, Any] | Trajectory
 """A row before it is tokens; see :func:`trajgym.trainers.data.tokenized`."""
@@ -95,7 +96,7 @@ def find_samples(config: SFTConfig, policy: LLMPolicy, tokenizer: Any) -> Sample
 
     Raises:
         ConfigError: When there is no such data set, or it never ends and ``max_samples`` is not given.
-        DataError: When it cannot be read, or nothing is left to train on.
+        DataError: When it cannot be read, has empty or duplicate rows, or nothing is left to train on.
         TemplateError: When the model's template cannot be followed.
     """
 
@@ -118,7 +119,7 @@ def split_samples(config: SFTConfig, samples: Iterable[Sample]) -> Samples:
     """Keep the last ``eval_samples`` of the first ``max_samples + eval_samples`` samples out of training.
 
     Raises:
-        DataError: When nothing is left to train on.
+        DataError: When nothing is left to train on, or rows to train on are empty or duplicates.
     """
     everything = list(samples)
     wanted = None if config.max_samples is None else config.max_samples + config.eval_samples
@@ -129,6 +130,7 @@ def split_samples(config: SFTConfig, samples: Iterable[Sample]) -> Samples:
             f"There are {len(chosen)} samples and eval_samples ({config.eval_samples}) are to be held out, so nothing "
             "is left to train on. Lower eval_samples, or use more data."
         )
+    _require_sound("The samples", [sample for sample in chosen[:used] if isinstance(sample, Mapping)])
     return Samples(chosen[:used], chosen[used:], available=len(everything))
 
 
@@ -167,7 +169,18 @@ def _loaded(config: SFTConfig, tokenizer: Any, split: str | None, count: int | N
             chosen, tokenizer=tokenizer, env=config.env, env_kwargs=config.env_arguments, thinking=config.thinking
         )
         chosen = Loaded(loaded.name, list(written))
+    else:
+        _require_sound(chosen.name, chosen.rows)
     return Samples(chosen.rows, available=len(loaded.rows))
+
+
+def _require_sound(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Hold dialogues and completions to what problems with solutions are held to.
+
+    Rows in no such form are left to :func:`trajgym.trainers.data.tokenized`, which says what it takes.
+    """
+    if format_of(rows) in ("messages", "sft"):
+        check_quality(Loaded(name, rows), near=None).require()
 
 
 def _played(config: SFTConfig, policy: LLMPolicy, split: str | None, count: int | None) -> Samples:
@@ -176,19 +189,32 @@ def _played(config: SFTConfig, policy: LLMPolicy, split: str | None, count: int 
     env = make(config.env, **given)
     arguments = fit_arguments(policy, env, given)
     source: Any = getattr(env.unwrapped, "tasks", None)
-    available = None
-    if isinstance(source, FiniteTasks):
-        tasks, available = list(source)[:count], len(source)
-    elif not isinstance(source, TaskSource):
-        raise ConfigError(f"dataset expert needs an environment with tasks of its own, which {config.env} has not.")
-    elif count is None:
-        raise ConfigError(f"{config.env} makes up tasks without end, so max_samples must be given.")
-    else:
-        tasks = _drawn(source, count, config)
+    available = len(source) if isinstance(source, FiniteTasks) else None
+    tasks = demonstrated(config, source, count)
     env.close()
     played = expert_set(tasks, env=config.env, env_kwargs=arguments, seed=config.seed, threads=8)
     dropped = {f"demonstrations ({reason})": len(ids) for reason, ids in played.dropped.items()}
     return Samples(played.trajectories, available=available, dropped=dropped)
+
+
+def demonstrated(config: SFTConfig, source: object, count: int | None) -> list[Task]:
+    """Return the tasks whose demonstrations are played, in their order; the first n of a larger number are the same.
+
+    Args:
+        config: All options.
+        source: The environment's tasks.
+        count: How many; all of a finite set when ``None``.
+
+    Raises:
+        ConfigError: When there are no tasks, or they never end and ``count`` is ``None`` or more than there are.
+    """
+    if isinstance(source, FiniteTasks):
+        return list(source)[:count]
+    if not isinstance(source, TaskSource):
+        raise ConfigError(f"dataset expert needs an environment with tasks of its own, which {config.env} has not.")
+    if count is None:
+        raise ConfigError(f"{config.env} makes up tasks without end, so max_samples must be given.")
+    return _drawn(source, count, config)
 
 
 def _drawn(source: TaskSource, count: int, config: SFTConfig) -> list[Task]:

@@ -18,7 +18,7 @@ from trajgym.trainers.models import load_model
 from trajgym.trainers.placement import DeviceMap
 from trajgym.trainers.runfolder import finished_checkpoints
 
-__all__ = ["Source", "find_source", "open_source"]
+__all__ = ["Source", "find_source", "open_source", "run_options"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def find_source(name: str | Path, checkpoint: str | None = None) -> Source:
         if checkpoint is not None:
             raise ConfigError(f"{folder} is no run, so it has no checkpoint {checkpoint!r}.")
         return _in_folder(folder, folder.resolve().name)
-    options = _options(folder / "config.yaml")
+    options = run_options(folder)
     weights = _weights(folder, checkpoint)
     return _in_folder(weights, folder.resolve().name, run=folder, options=options)
 
@@ -119,6 +119,22 @@ def open_source(
     return adapted.eval(), tokenizer
 
 
+def run_options(run: Path) -> dict[str, Any]:
+    """Return the options that a run has written into its folder.
+
+    Raises:
+        CheckpointError: When they are not there or cannot be read.
+    """
+    path = run / "config.yaml"
+    try:
+        options = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(options, dict):
+        raise CheckpointError(f"{path} holds no options.")
+    return options
+
+
 def _in_folder(
     weights: Path, name: str, *, run: Path | None = None, options: Mapping[str, Any] | None = None
 ) -> Source:
@@ -150,13 +166,3 @@ def _weights(run: Path, checkpoint: str | None) -> Path:
     if wrong:
         raise CheckpointError(f"{chosen} is damaged: {wrong}. Choose another checkpoint of {names}.")
     return chosen / "model"
-
-
-def _options(path: Path) -> dict[str, Any]:
-    try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(options, dict):
-        raise CheckpointError(f"{path} holds no options.")
-    return options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import hashlib
 import importlib
 import re
 import sys
@@ -12,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from trajgym.trainers.advantages import ESTIMATORS, scale
 from trajgym.trainers.batch import normalizer_value
@@ -39,6 +41,8 @@ def generated(what: str) -> str:
 def test_the_page_shows_what_the_command_prints(credit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert credit.main([]) == 0
     first, second = capsys.readouterr().out.strip().split("\n\n")
+    with Image.open(ROOT / "docs" / "credit.png") as picture:
+        assert picture.info["Description"] == hashlib.sha256(second.encode()).hexdigest()
     assert generated("stop or go") == first
     assert generated("table") == second
 

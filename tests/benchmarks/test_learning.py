@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 MODULES = ("cells", "demonstrators", "models", "report", "runs")
@@ -260,7 +261,10 @@ def test_published_results_count_as_done(learning: SimpleNamespace, tmp_path: Pa
     assert len((published / "runs.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
-def test_the_page_shows_what_is_published(learning: SimpleNamespace) -> None:
+def test_the_page_shows_what_is_published(learning: SimpleNamespace, tmp_path: Path) -> None:
     module = learning.learning
     assert f"{module.BEGIN}\n{module.shown()}{module.END}" in module.PAGE.read_text(encoding="utf-8")
-    assert module.PICTURE.is_file()
+    learning.runs.restore(module.PUBLISHED, tmp_path)
+    with Image.open(module.PICTURE) as picture:
+        drawn = picture.info["Description"]
+    assert drawn == learning.report.fingerprint(learning.runs.load_results(tmp_path))

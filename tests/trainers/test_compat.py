@@ -15,8 +15,10 @@ from trajgym.errors import ConfigError, DataError, UnknownNameError
 from trajgym.rewards.catalogue import REWARDS
 from trajgym.trainers.compat import Answer, GRPOTrainerWrapper, NoSFTWarning, RLTrainingTool, SFTTrainerWrapper
 from trajgym.trainers.compat_names import NAMES
+from trajgym.trainers.compat_options import EvaluateCall, GRPOCall, LoadCall, RewardCall, SFTCall, read_call
 from trajgym.trainers.data_sources import DATASETS
 from trajgym.trainers.models import load_model
+from trajgym.trainers.options import Options
 
 ROWS = [{"question": f"What is {n} + 2?", "answer": f"{n} + 2 = {n + 2}. #### {n + 2}"} for n in range(30)]
 SHORT = {"instructions": "signature", "max_turns": 2}  # so that prompts fit into a narrow model
@@ -43,6 +45,42 @@ def trained(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     for registry in (DATASETS, REWARDS):
         registry._items.pop("my_dataset")  # type: ignore[attr-defined]
     return {"sft": sft, "grpo": grpo}
+
+
+@pytest.fixture
+def two_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, and two problems that count as GSM8K's."""
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(map(json.dumps, ROWS[:2])))
+    monkeypatch.setenv("TRAJGYM_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_skeleton_runs_as_it_stands_and_only_the_algorithm_switches(two_problems: Path) -> None:
+    skeleton = {"action": "train", "model": "tiny", "max_samples": 100, "num_epochs": 3, "batch_size": 4,
+                "use_lora": True, "lora_rank": 8, "lora_alpha": 16}  # fmt: skip
+    for algorithm in ("sft", "grpo"):
+        answer = RLTrainingTool().run({**skeleton, "algorithm": algorithm})
+        assert (answer["status"], answer["num_epochs"], answer["dataset_size"]) == ("success", 3, 2)
+        assert (answer["dataset"], answer["data_share"]) == ("gsm8k", 1.0)
+        assert answer["output_dir"] == f"output/{algorithm}"
+        load_model(answer["model_path"])
+    finished = (two_problems / "output" / "grpo" / "training.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"output/grpo holds a run already\. Give another output_dir, resume=True"):
+        RLTrainingTool().run({**skeleton, "algorithm": "grpo"})
+    assert (two_problems / "output" / "grpo" / "training.json").read_bytes() == finished
+
+
+def test_only_what_was_trained_on_is_counted(small_model: Path, tmp_path: Path) -> None:
+    long = {"question": "What is 30 + 2?", "answer": "30 + 2 = 32. " * 400 + "#### 32"}
+    answer = RLTrainingTool().run(
+        {"model": str(small_model), "custom_dataset": [*ROWS[:3], long], "num_epochs": 1, "env_kwargs": SHORT,
+         "use_tensorboard": False, "device": "cpu", "output_dir": str(tmp_path / "run")}
+    )  # fmt: skip
+    assert (answer["dataset_size"], answer["num_samples"], answer["data_share"]) == (3, 3, 0.75)
+    assert answer["left_out"] == {"rows longer than max_length (1024)": 1}
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["rows"] == 3
 
 
 def test_training_answers_with_the_documents_keys(trained: dict[str, Answer]) -> None:
@@ -144,7 +182,7 @@ def test_rewards() -> None:
         ({"action": "evaluate", "model_pth": "tiny"}, "Did you mean 'model_path'"),
         ({"action": "evaluate"}, "needs model_path"),
         ({"action": "evaluate", "model_path": "tiny", "metrics": ["acuracy"]}, "Did you mean 'accuracy'"),
-        ({"action": "evaluate", "model_path": "tiny", "k": 0}, "k must be"),
+        ({"action": "evaluate", "model_path": "tiny", "k": 0}, "k: Input should be greater"),
     ],
 )
 def test_errors(call: dict[str, Any], message: str) -> None:
@@ -154,6 +192,43 @@ def test_errors(call: dict[str, Any], message: str) -> None:
     answer = RLTrainingTool(errors="return").run(call)
     assert answer["status"] == "error"
     assert message in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"action": ["train"]}, "Unknown action ['train']"),
+        ({"algorithm": ["sft"]}, "Unknown algorithm ['sft']"),
+        ({"algorithm": None}, "Unknown algorithm None"),
+        ({"action": "evaluate", "model_path": 7}, "model_path: Input should be a valid string, got 7"),
+        ({"action": "evaluate", "model_path": "tiny", "k": "x"}, "k: Input should be a valid integer"),
+        ({"action": "evaluate", "model_path": "tiny", "metrics": "accuracy"}, "metrics: Input should be a valid list"),
+        ({"action": "evaluate", "model_path": "tiny", "temperature": -1}, "temperature: Input should be greater than"),
+        ({"action": "create_reward", "reward_config": "abc"}, "reward_config: Input should be a valid dictionary"),
+        ({"algorithm": "sft", "lora_rank": "x"}, "lora_rank: Input should be a valid integer"),
+        ({"algorithm": "sft", "num_epochs": "x"}, "num_epochs: Input should be a valid number"),
+        ({"algorithm": "grpo", "max_new_tokens": 0}, "max_new_tokens: Input should be greater than or equal to 1"),
+        ({"algorithm": "grpo", "env_kwargs": None}, "env_kwargs: Input should be a valid dictionary, got None"),
+        ({"output_dir": "~nobody-here/run"}, "output_dir: there is no such user"),
+        ("x", "Options must be a mapping, such as {'action': 'train'}, got 'x'"),
+        (None, "Options must be a mapping"),
+        ([1], "Options must be a mapping"),
+    ],
+)
+def test_values_of_a_wrong_type(call: Any, message: str) -> None:
+    answer = RLTrainingTool(errors="return").run(call)
+    assert answer["status"] == "error"
+    assert message in answer["message"]
+
+
+@pytest.mark.parametrize("kind", [LoadCall, RewardCall, EvaluateCall, SFTCall, GRPOCall])
+def test_every_option_has_a_type(kind: type[Options]) -> None:
+    checked_later = {"dataset", "custom_dataset", "custom_reward", "max_length", "target_length", "penalty_weight",
+                     "step_bonus"} if kind is not SFTCall else {"dataset", "custom_dataset"}  # fmt: skip
+    for option in set(kind.model_fields) - checked_later:
+        for value in (object(), [object()], {"a": object()} if option not in ("env_kwargs", "reward_config") else ()):
+            with pytest.raises(ConfigError, match=rf"\b{option}\b.*got"):
+                read_call("it", kind, {option: value})
 
 
 def test_sft_refuses_rows_without_columns(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_rewards_pay_what_the_document_says(kind: str, options: dict[str, Any], 
         ("length_penalty", {"target_length": -5}, "target_length"),
         ("combined", {"components": {"type": "step"}}, "components must be a list"),
         ("combined", {"components": [{"type": "stpe"}]}, "Did you mean 'step'"),
+        ("combined", {"components": [{"type": ["step"]}]}, "Unknown type of reward component ['step']"),
+        ("accuracy", {"strict": "no"}, "strict must be True or False, got 'no'"),
         ("combined", {"components": [{"type": "step"}, {"type": "step"}]}, "twice"),
     ],
 )
@@ -95,7 +97,15 @@ def test_pieces_of_splits(split: str, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "kind"), [("test", ConfigError), ("train[9:]", DataError), ("train[1]", ConfigError), ("", ConfigError)]
+    ("split", "kind"),
+    [
+        ("test", ConfigError),
+        ("train[9:]", DataError),
+        ("train[1]", ConfigError),
+        ("", ConfigError),
+        ("train[:" + "9" * 5000 + "]", ConfigError),
+        (5, ConfigError),
+    ],
 )
 def test_splits_that_are_none(split: str, kind: type[Exception]) -> None:
     with pytest.raises(kind):
@@ -107,16 +117,16 @@ def test_rows_in_every_format() -> None:
         {"prompt": "<|im_start|>…", "question": r["question"], "ground_truth": "2", "full_answer": r["answer"]}
         for r in ROWS
     ]
-    assert rows_to_imitate(Loaded("x", rl), 2) == (ROWS[:2], True)
-    assert rows_to_imitate(Loaded("x", ROWS), None) == (ROWS, True)
+    assert rows_to_imitate(Loaded("x", rl[:2])) == (ROWS[:2], True)
+    assert rows_to_imitate(Loaded("x", ROWS)) == (ROWS, True)
     sft = [{"prompt": "?", "completion": "!"}]
-    assert rows_to_imitate(Loaded("x", sft), 5) == (sft, False)
-    tasks = problems_of_rows(Loaded("mine", [{**row, "colour": "red"} for row in rl]), 3).tasks
+    assert rows_to_imitate(Loaded("x", sft)) == (sft, False)
+    tasks = problems_of_rows(Loaded("mine", [{**row, "colour": "red"} for row in rl])).tasks
     assert (tasks[0].id, tasks[0].answer, tasks[0].metadata["colour"]) == ("mine/0", "2", "red")
-    plain = problems_of_rows(Loaded("mine", [{"prompt": "48 + 24?", "ground_truth": "72"}]), None).tasks[0]
+    plain = problems_of_rows(Loaded("mine", [{"prompt": "48 + 24?", "ground_truth": "72"}])).tasks[0]
     assert (plain.question, plain.answer) == ("48 + 24?", "72")
     with pytest.raises(DataError, match="mine"):
-        problems_of_rows(Loaded("mine", [{"prompt": "<|im_start|>?", "ground_truth": "72"}]), None)
+        problems_of_rows(Loaded("mine", [{"prompt": "<|im_start|>?", "ground_truth": "72"}]))
 
 
 def test_monitors(monkeypatch: pytest.MonkeyPatch) -> None:

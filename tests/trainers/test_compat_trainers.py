@@ -11,14 +11,7 @@ import pytest
 from trajgym.errors import ConfigError, DataError, UnknownNameError
 from trajgym.rewards.catalogue import REWARDS, register_reward_function
 from trajgym.trainers.compat_data import NamedTasks
-from trajgym.trainers.compat_trainers import (
-    GRPOTrainerWrapper,
-    SFTTrainerWrapper,
-    fine_tuned,
-    finished_model,
-    run_of,
-    small_share,
-)
+from trajgym.trainers.compat_trainers import GRPOTrainerWrapper, SFTTrainerWrapper
 from trajgym.trainers.data_sources import DATASETS, register_dataset
 
 ROWS = [{"question": f"{n} + 2?", "answer": f"It is {n + 2}. #### {n + 2}"} for n in range(6)]
@@ -62,6 +55,7 @@ SFT = [
     ("packing", True, "packing", True),
     ("dataset", "expert", "dataset", "expert"),
     ("env_kwargs", {"max_turns": 2}, "env_kwargs", {"max_turns": 2}),
+    ("split", "test", "env_kwargs", {"split": "test"}),
 ]
 GRPO = [
     *SHARED,
@@ -93,6 +87,12 @@ def registered() -> Iterator[None]:
     for registry, names in ((DATASETS, ("my_dataset", "other")), (REWARDS, ("my_dataset",))):
         for name in names:
             registry._items.pop(name, None)  # type: ignore[attr-defined]
+
+
+def problems(**given: Any) -> Any:
+    """What GRPO would be trained on."""
+    wrapper = GRPOTrainerWrapper(given)
+    return wrapper._problems(wrapper.config)
 
 
 @pytest.mark.parametrize(("key", "value", "ours", "there"), SFT)
@@ -164,6 +164,13 @@ def test_the_full_template_as_a_whole(tmp_path: Path) -> None:
     assert list(config.env_kwargs["reward"]) == ["accuracy", "length_penalty", "step"]
 
 
+def test_the_clip_is_left_alone_where_it_does_not_act() -> None:
+    config = GRPOTrainerWrapper(objective="cispo").config
+    fields = type(config).model_fields
+    for name in ("clip_range", "clip_range_high"):
+        assert getattr(config, name) == fields[name].default
+
+
 def test_the_clip_is_the_documents_on_both_sides_unless_one_is_chosen() -> None:
     config = GRPOTrainerWrapper({"model": "tiny"}).config
     assert (config.clip_range, config.clip_range_high) == (0.2, 0.2)
@@ -182,6 +189,8 @@ def test_the_clip_is_the_documents_on_both_sides_unless_one_is_chosen() -> None:
         ({"reward_type": "acuracy"}, "Did you mean 'accuracy'"),
         ({"num_generation": 4}, "Did you mean 'num_generations'"),
         ({"num_epochs": 1, "epochs": 2}, "twice"),
+        ({"split": "test", "env_kwargs": {"split": "train"}}, "split is given twice"),
+        ({"output_dir": "/"}, "a folder of its own"),
     ],
 )
 def test_grpo_refuses(given: dict[str, Any], message: str) -> None:
@@ -214,52 +223,26 @@ def test_a_data_set_brings_its_namesake() -> None:
     assert GRPOTrainerWrapper(dataset="other").reward == "accuracy"
     with pytest.warns(UserWarning, match="was registered for the data set 'my_dataset'"):
         assert GRPOTrainerWrapper(dataset="other", reward_type="my_dataset").reward == "my_dataset"
-    config, used, available = GRPOTrainerWrapper(dataset="my_dataset", max_samples=4)._problems()
+    config, used, available, _ = problems(dataset="my_dataset", max_samples=4)
     assert (used, available, config.max_samples) == (4, 6, None)
     assert isinstance(config.env_kwargs["tasks"], NamedTasks)
     assert "my_dataset: 4 problems, sha256:" in config.dump()
 
 
 def test_rows_can_be_given_as_they_are() -> None:
-    for wrapper in (GRPOTrainerWrapper(custom_dataset=ROWS), GRPOTrainerWrapper(dataset=ROWS)):
-        assert wrapper.dataset == "custom_dataset"
-        config, used, _ = wrapper._problems()
+    for given in ({"custom_dataset": ROWS}, {"dataset": ROWS}):
+        assert GRPOTrainerWrapper(given).dataset == "custom_dataset"
+        config, used, _, _ = problems(**given)
         assert used == len(config.env_kwargs["tasks"]) == 6
-    piece = GRPOTrainerWrapper(custom_dataset=ROWS, split="train[:2]")._problems()
-    assert piece[1] == 2
+    assert problems(custom_dataset=ROWS, split="train[:2]")[1] == 2
     with pytest.raises(DataError, match="truth"):
-        GRPOTrainerWrapper(custom_dataset=[{"question": "Why?", "answer": "#### because"}])._problems()
+        problems(custom_dataset=[{"question": "Why?", "answer": "#### because"}])
 
 
 def test_endless_problems_are_drawn() -> None:
-    wrapper = GRPOTrainerWrapper(env="ArithmeticTool-v0", max_samples=5)
-    assert wrapper.dataset == "expert"
-    config, used, available = wrapper._problems()
+    assert GRPOTrainerWrapper(env="ArithmeticTool-v0").dataset == "expert"
+    config, used, available, _ = problems(env="ArithmeticTool-v0", max_samples=5)
     assert (used, available, len(config.env_kwargs["tasks"])) == (5, None, 5)
-
-
-def test_where_a_model_comes_from(tmp_path: Path) -> None:
-    from_sft = f"algorithm: grpo\nmodel: {tmp_path / 'sft' / 'model'}\n"
-    runs = {"sft": "algorithm: sft\n", "grpo": from_sft, "raw": "algorithm: grpo\nmodel: some/base\n"}
-    for name, options in runs.items():
-        for folder in ("model", "checkpoints"):
-            (tmp_path / name / folder).mkdir(parents=True)
-        (tmp_path / name / "model" / "config.json").touch()
-        (tmp_path / name / "config.yaml").write_text(options)
-    assert run_of(tmp_path / "sft") == run_of(tmp_path / "sft" / "model") == tmp_path / "sft"
-    assert run_of("some/base") is run_of(tmp_path) is None
-    assert finished_model(str(tmp_path / "sft")) == tmp_path / "sft" / "model"
-    assert finished_model("some/base") == "some/base"
-    known = {name: fine_tuned(tmp_path / name / "model") for name in ("sft", "grpo", "raw")}
-    assert known == {"sft": True, "grpo": True, "raw": False}
-    assert fine_tuned("tiny")
-    assert not fine_tuned("some/base")
-
-
-def test_a_small_share_is_computed() -> None:
-    assert small_share(100, 7473) is not None
-    assert "1.3 %" in str(small_share(100, 7473))
-    assert small_share(7473, 7473) is small_share(5, None) is None
 
 
 def test_nothing_to_save_before_training(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from trajgym.errors import DataError, TemplateError
 from trajgym.trainers.data_quality import check_quality, format_of
 from trajgym.trainers.data_sources import Loaded
+from trajgym.types import Message
 
 LONG = "A farmer takes 48 eggs to the market on Monday and sells them in boxes of 6 to his oldest customers."
 
@@ -91,14 +92,54 @@ def test_formats_are_told_by_their_columns(row: dict[str, Any], expected: str) -
     assert format_of([row]) == expected
 
 
-def test_dialogues_are_the_same_when_their_questions_are() -> None:
-    def dialogue(system: str, answer: str) -> dict[str, Any]:
-        texts = (("system", system), ("user", "a?"), ("assistant", answer))
-        return {"messages": [{"role": role, "content": content} for role, content in texts]}
+def dialogue(*texts: str, system: str = "", **last: Any) -> dict[str, Any]:
+    """A system message, then user and assistant in turn; ``last`` is added to the last message."""
+    roles = ["system", *("user", "assistant") * len(texts)]
+    messages: list[dict[str, Any]] = [
+        {"role": role, "content": text} for role, text in zip(roles, (system, *texts), strict=False)
+    ]
+    messages[-1] |= last
+    return {"messages": messages}
 
-    data = Loaded("mine", [dialogue("one", "1"), dialogue("two", "2")])
+
+def test_dialogues_are_the_same_when_question_and_answer_are() -> None:
+    data = Loaded("mine", [dialogue("a?", "1", system="one"), dialogue("a?", "1", system="two")])
     assert kinds(data) == [("duplicate", (1,), True)]
+    several = Loaded("mine", [dialogue("a?", "1"), dialogue("a?", "2"), dialogue("a?", "1", "b?", "2")])
+    assert kinds(several) == [("same_question", (1, 2), False)]
+    finding = check_quality(Loaded("mine", [*several.rows, dialogue("a?", "2")])).errors[0]
+    assert (finding.kind, finding.rows) == ("duplicate", (3,))
+    assert finding.what == "row 4 has the same question and answer as another row (the first: row 1)."
     assert kinds(Loaded("mine", [{"messages": []}])) == [("empty", (0,), True)]
+
+
+def test_completions_are_the_same_when_prompts_are_too() -> None:
+    def row(prompt: str, completion: str) -> dict[str, Any]:
+        return {"prompt": dialogue(prompt)["messages"], "completion": dialogue("", completion)["messages"][2:]}
+
+    assert kinds(Loaded("mine", [row("a?", "1"), row("b?", "1"), row("a?", "1")])) == [("duplicate", (2,), True)]
+    assert kinds(Loaded("mine", [row("a?", "1"), row("a?", "2")])) == [("same_question", (1,), False)]
+    assert kinds(Loaded("mine", [row("a?", "1"), row("b?", " ")])) == [("empty", (1,), True)]
+
+
+def test_messages_that_say_nothing() -> None:
+    call = [{"function": {"name": "calculator", "arguments": {"expression": "1+1"}}}]
+    good = [dialogue("a?", "1"), dialogue("b?", "", tool_calls=call), dialogue("c?", "1", system="x")]
+    told = {"messages": [*good[1]["messages"], {"role": "tool", "content": ""}, {"role": "assistant", "content": "2"}]}
+    assert kinds(Loaded("mine", [*good[::2], told])) == []
+    bad = [dialogue("d?", ""), dialogue("e?", " \n"), dialogue("f?", "1", "g?", ""), dialogue("", "1")]
+    bad.append({"messages": [{"role": "user", "content": "h?"}, {"role": "assistant", "content": None}]})
+    found = check_quality(Loaded("mine", [*good, *bad]))
+    assert [(f.kind, f.rows, f.error) for f in found.findings] == [("empty", (3, 4, 5, 6, 7), True)]
+    with pytest.raises(DataError, match=r"5 rows \(4, 5, 6, 7, 8\) have an empty message"):
+        found.require()
+
+
+def test_messages_as_objects() -> None:
+    rows = [{"messages": [Message("user", q), Message("assistant", a)]} for q, a in (("a?", "1"), ("b?", "1"))]
+    assert kinds(Loaded("mine", rows)) == []
+    assert check_quality(Loaded("mine", rows)).fingerprint == ""
+    assert kinds(Loaded("mine", [*rows, rows[0]])) == [("duplicate", (2,), True)]
 
 
 def test_tokens_are_counted() -> None:

@@ -122,6 +122,8 @@ def test_every_loss_beta_and_the_held_out_report(options: dict[str, Any]) -> Non
         report = json.loads((folder / "report.json").read_text())
         assert report["held_out"]["accuracy"]["trials"] == 3
         assert report["pairs"]["kept"] == 12
+        data = json.loads((folder / "data.json").read_text())
+        assert (data["rows"], data["fingerprint"][:7]) == (12, "sha256:")
     assert all(not torch.equal(a, b) for i, a in enumerate(found) for b in found[:i])
 
 

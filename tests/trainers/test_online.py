@@ -16,9 +16,10 @@ from trajgym.errors import ConfigError, DataError, TemplateError
 from trajgym.evaluation.evaluate import succeeded
 from trajgym.evaluation.records import read_trajectories, to_parquet, trajectory_row, write_jsonl
 from trajgym.policies.render import Renderer
+from trajgym.trainers import online
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import GRPOTrainer
-from trajgym.trainers.interrupt import Interrupt
+from trajgym.trainers.interrupt import Interrupt, Interrupted
 from trajgym.trainers.models import load_model, token_logprobs
 from trajgym.trainers.online import _FromLog, train_online
 from trajgym.trainers.online_config import OnlineConfig, load_online_config
@@ -31,6 +32,7 @@ from trajgym.types import Group, Trajectory
 
 BUDGET = {"slots": 64, "max_turn_tokens": 24, "max_episode_tokens": 400}
 SUPERVISED = {"batch_size": 8, "max_length": 400, "warmup_ratio": 0.0, "monitors": []}
+IMITATE = {"mode": "imitate", "eval_turn_tokens": 24}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,6 @@ def options(run: Path, tmp_path: Path) -> dict[str, Any]:
         "env_kwargs": {"reward": "hybrid"},
         "options": {"groups_per_update": 4, "learning_rate": 1e-4, "kl_coef": 0.0, "monitors": [], **BUDGET},
         "eval_tasks": 12,
-        "eval_turn_tokens": 24,
         "output_dir": str(tmp_path),
     }
 
@@ -90,6 +91,8 @@ def test_policy_mode_learns_and_tells(options: dict[str, Any], log: list[Traject
     assert audit["given"] == len(log)
     assert audit["used"] + sum(audit["dropped"].values()) == len(log)
     assert 0 < audit["gap_mean"] <= audit["gap_most"] < 0.2  # one small update after the log was begun
+    learned = json.loads((result.folder / "train" / "data.json").read_text())
+    assert (learned["rows"], learned["fingerprint"]) == (audit["used"], audit["fingerprint"])
     rows = [json.loads(line) for line in (result.folder / "audit.jsonl").read_text().splitlines()]
     assert Counter(row["dropped"] for row in rows if row["dropped"]) == audit["dropped"]
     used = yaml.safe_load((result.folder / "train" / "config.yaml").read_text())
@@ -100,7 +103,7 @@ def test_policy_mode_learns_and_tells(options: dict[str, Any], log: list[Traject
     assert metrics[0]["sampler_gap"] < 0.2
     assert result.model == ("tiny" if result.rolled_back else str(result.folder / "train"))
     assert _learned_from(log, str(result.folder / "train")) > 0
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already\. Replace it with --overwrite, or choose"):
         train_online(load_online_config(options))
 
 
@@ -109,7 +112,7 @@ def test_imitation_needs_no_log_probabilities(options: dict[str, Any], log: list
     write_jsonl(tmp_path / "bare.jsonl", [trajectory_row(t) for t in bare])
     to_parquet([tmp_path / "bare.jsonl"], tmp_path / "bare.parquet")
     bare_log = {"logs": [str(tmp_path / "bare.parquet")]}
-    more = {"mode": "imitate", "options": {**SUPERVISED, "learning_rate": 1e-5}}
+    more = {**IMITATE, "options": {**SUPERVISED, "learning_rate": 1e-5}}
     result = train_online(load_online_config({**options, **bare_log, **more}))
     whole = [item.trajectory for item in sift(logged(bare)).used]
     right = {(t.prompt, tuple(s.action.text for s in t.steps)) for t in whole if succeeded(t)}
@@ -120,7 +123,7 @@ def test_imitation_needs_no_log_probabilities(options: dict[str, Any], log: list
 
 
 def test_a_model_that_forgets_is_rolled_back(options: dict[str, Any]) -> None:
-    more = {"mode": "imitate", "epochs": 3, "options": {**SUPERVISED, "learning_rate": 1.0}}
+    more = {**IMITATE, "epochs": 3, "options": {**SUPERVISED, "learning_rate": 1.0}}
     result = train_online(load_online_config({**options, **more}))
     assert result.rolled_back
     assert result.guard.comparison.high < 0
@@ -203,7 +206,17 @@ def test_logs_of_another_model(log: list[Trajectory], renderer: Renderer, digit_
         ({"options": {"learning_rat": 1}}, ConfigError, "Did you mean 'learning_rate'"),
         ({"options": {"updates": 3}}, ConfigError, "options holds updates"),
         ({"options": {"algorithm": "ppo"}}, ConfigError, "estimator vine"),
+        ({"options": {"estimator": "nonsense", **BUDGET}}, ConfigError, "nonsense"),
+        ({"options": {"monitors": ["tensorbord"]}}, ConfigError, "Did you mean 'tensorboard'"),
+        ({"options": {"reward_schedule": {"nope": [[0, 1]]}, **BUDGET}}, ConfigError, "nope"),
+        ({"options": {"use_lora": True, "lora_targets": ["nope"], **BUDGET}}, ConfigError, "lora_targets"),
+        ({"mode": "imitate", "options": {"max_length": 10}}, DataError, "No row fits max_length"),
+        ({"mode": "imitate", "options": {"eval_samples": 999}}, DataError, "nothing is left to train on"),
+        ({"mode": "imitate", "options": {"use_lora": True, "lora_targets": ["nope"]}}, ConfigError, "lora_targets"),
         ({"min_reward": 0.5}, ConfigError, "needs what went wrong"),
+        ({"eval_turn_tokens": 24}, ConfigError, r"eval_turn_tokens \(24\) acts with mode imitate; .*max_turn_tokens"),
+        ({"mode": "imitate", "options": {}, "cap": 7.0}, ConfigError, r"cap \(7\.0\) acts with mode policy"),
+        ({"mode": "imitate", "options": {}, "max_gap": 0.5}, ConfigError, r"max_gap \(0\.5\) acts with mode policy"),
         ({"guard_env": "TestNothing-v0", "guard_split": ""}, ConfigError, "does not pay for 'accuracy'"),
     ],
 )
@@ -211,6 +224,16 @@ def test_bad_input(more: dict[str, Any], error: type[Exception], message: str, o
     with pytest.raises(error, match=message):
         train_online(load_online_config({**options, **more}))
     assert not (Path(options["output_dir"]) / "online-seed0").exists()
+
+
+def test_who_stops_it_is_told_how_to_begin_again(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*args: Any, **kwargs: Any) -> Path:
+        raise Interrupted("Go on with the same command and --resume.")
+
+    monkeypatch.setattr(online, "train_sft", stopped)
+    config = load_online_config({**options, **IMITATE, "options": SUPERVISED, "eval_tasks": 1})
+    with pytest.raises(Interrupted, match="begin again with --overwrite"):
+        train_online(config)
 
 
 def test_a_file_that_is_no_log(tmp_path: Path) -> None:
@@ -238,7 +261,7 @@ def test_the_command(options: dict[str, Any], tmp_path: Path, capsys: pytest.Cap
     assert main(["online", "--help"]) == 0
     assert "docs/online.md" in capsys.readouterr().out
     file = tmp_path / "online.yaml"
-    more = {"mode": "imitate", "epochs": 3, "options": {**SUPERVISED, "learning_rate": 1.0}}
+    more = {**IMITATE, "epochs": 3, "options": {**SUPERVISED, "learning_rate": 1.0}}
     file.write_text(yaml.safe_dump({**options, **more}))
     assert main(["online", str(file), "--eval-tasks", "8"]) == 1
     printed = capsys.readouterr()

@@ -49,7 +49,34 @@ def test_what_a_crash_has_cut_short_is_left_out(tmp_path: Path) -> None:
     assert [line["run"] for line in read_history(path)] == ["a"]
 
 
-@pytest.mark.parametrize("text", ["[]\n", "no\n", '{"run": "a"}\n'])
+@pytest.mark.parametrize("cut", ['{"time": "2025", "run": "cut', "{", "\0\0\0"])
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_a_line_that_was_cut_short_ruins_no_other(tmp_path: Path, cut: str, earlier: int) -> None:
+    path = tmp_path / "history.jsonl"
+    names = ["a"][:earlier]
+    for name in names:
+        remember(results(name, 0.4), path)
+    for name in ("b", "c"):
+        with path.open("a") as file:
+            file.write(cut)
+        remember(results(name, 0.6), path)
+        names.append(name)
+        assert [line["run"] for line in read_history(path)] == names
+    remember(results("c", 0.6), path)
+    assert len(read_history(path)) == len(names), "the last one is still known"
+
+
+def test_a_line_that_lacks_only_its_end_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    remember(results("a", 0.4), path)
+    path.write_text(path.read_text().rstrip("\n"))
+    assert [line["run"] for line in read_history(path)] == ["a"]
+    remember(results("b", 0.4), path)
+    assert [line["run"] for line in read_history(path)] == ["a", "b"]
+    assert path.read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize("text", ["[]\n", "no\n", "no", '{"run": "a"}\n', '{"run": "a"}'])
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(text)

@@ -69,6 +69,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_it_learns_what_is_preferred_and_is_measured_on_other_questions(options: dict[str, Any]) -> None:
     folder = train_reward_model(configured(options, epochs=5), pairs=right_over_wrong())
     report = json.loads((folder / "report.json").read_text())
+    assert json.loads((folder / "data.json").read_text())["rows"] == report["pairs"]["kept"]
     assert report["held_out"]["accuracy"]["value"] >= 0.9
     assert report["held_out"]["loss"] < 0.5
     assert report["held_out"]["warnings"] == []

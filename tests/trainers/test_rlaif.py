@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from trajgym.errors import ConfigError, DataError, EnvironmentFault, UnknownNameError
+from trajgym.errors import ConfigError, DataError, EnvironmentFault, TrajgymError, UnknownNameError
 from trajgym.policies.base import LostTurn, TextPolicy
 from trajgym.rewards.compare import PairJudge
 from trajgym.rewards.judge import Judge
@@ -20,6 +21,7 @@ from trajgym.trainers.judging import ask_policy, judge_choices, judge_grades
 from trajgym.trainers.preferences import read_pairs
 from trajgym.trainers.rlaif import Measured, RLAIFResult, run_rlaif
 from trajgym.trainers.rlaif_config import RLAIFConfig, load_rlaif_config
+from trajgym.trainers.rlaif_resume import changes_within
 from trajgym.types import Action, Message, Observation, Step, StopReason, Task, Trajectory
 
 CHOICE = re.compile(r"([0-9a-f]{24}) BETTER: <first, second or equal>\Z")
@@ -33,6 +35,10 @@ def part(prompt: str, marker: str, name: str) -> str:
 
 def twos(text: str) -> int:
     return text.count("2")
+
+
+def _cases(lines: Sequence[str]) -> set[str]:
+    return {json.loads(line)["case"] for line in lines}
 
 
 def share(text: str) -> float:
@@ -127,7 +133,9 @@ def test_a_judge_that_fails_on_the_way_is_gone_on_with(
     whole, judge = Likes(), Likes()
     candidates = rlaif._candidates(config, config.policy_options(), folder)
     pairs, found = rlaif._pairs(config, config.policy_options(), folder, candidates, judge)
-    assert len((folder / "verdicts.jsonl").read_text().splitlines()) == found["cases"]
+    lines = (folder / "verdicts.jsonl").read_text().splitlines()
+    assert lines[: len(known)] == known
+    assert len(_cases(known) | _cases(lines[len(known) + 1 :])) == len(lines) - 1  # each was asked about once
     other, counts = judge_grades(
         Judge(whole), candidates, tmp_path / "log.jsonl", least_gap=0.0, most_per_task=config.most_per_task, seed=0
     )
@@ -175,15 +183,135 @@ def test_a_judge_of_one_mind_teaches_nothing(tmp_path: Path) -> None:
     babbler = Judge(lambda prompts: ["fine"] * len(prompts), **QUICK)
     with pytest.raises(EnvironmentFault, match="20 verdicts in a row"):
         judge_grades(babbler, many, tmp_path / "g", least_gap=0, most_per_task=9, seed=0)
-    (tmp_path / "long").write_text('{"verdict": 1}\n' * 9)
-    with pytest.raises(DataError, match="belongs to other candidates"):
-        judge_grades(Judge(Likes()), answers, tmp_path / "long", least_gap=0, most_per_task=9, seed=0)
+
+
+def test_what_could_not_be_read_is_asked_again(tmp_path: Path) -> None:
+    answers = [answer(text) for text in ("2", "0", "1")]
+    log = tmp_path / "log"
+    told: dict[str, Any] = {"most_per_task": 9, "seed": 0, "by": "one"}
+    nonsense = PairJudge(lambda prompts: ["blah"] * len(prompts), **QUICK)
+    with pytest.raises(DataError, match=r"3 were unreadable.*Take another criterion or judge"):
+        judge_choices(nonsense, answers, log, **told)
+    assert [json.loads(line)["verdict"] for line in log.read_text().splitlines()] == ["unreadable"] * 3
+
+    def partly(prompts: list[str]) -> list[str]:
+        replies = zip(prompts, Likes()(prompts), strict=True)
+        return ["blah" if "1" in part(prompt, r[:24], "first text") else r for prompt, r in replies]
+
+    pairs, found = judge_choices(PairJudge(partly, **QUICK), answers, log, **told)
+    assert (found.pairs, found.unreadable) == (1, 2)
+    judge = Likes()
+    pairs, found = judge_choices(PairJudge(judge, **QUICK), answers, log, **told)
+    assert (found.unreadable, found.equal, judge.asked) == (0, 1, 4)  # two pairs, in both orders
+    assert {(p.words("chosen"), p.words("rejected")) for p in pairs} == {("2", "0"), ("2", "1")}
+
+    graded: dict[str, Any] = {"least_gap": 0.0, **told}
+    with pytest.raises(DataError, match="3 were unreadable"):
+        judge_grades(Judge(lambda prompts: ["blah"] * len(prompts), **QUICK), answers, log, **graded)
+    assert len(judge_grades(Judge(Likes(), **QUICK), answers, log, **graded)[0]) == 2
+
+
+def test_verdicts_are_one_judge_s_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [answer(text) for text in ("2", "0", "1")]
+    log = tmp_path / "log"
+    told: dict[str, Any] = {"most_per_task": 9, "seed": 0}
+    first, _ = judge_choices(PairJudge(Likes(), **QUICK), answers, log, by="one", **told)
+    assert "not used" not in capsys.readouterr().out
+
+    def contrary(prompts: list[str]) -> list[str]:
+        swapped = {"first": "second", "second": "first"}
+        return [re.sub(r"first|second", lambda m: swapped[m[0]], r) for r in Likes()(prompts)]
+
+    other, _ = judge_choices(PairJudge(contrary, **QUICK), answers, log, by="two", **told)
+    assert {p.words("rejected") for p in other} == {p.words("chosen") for p in first} == {"2"}
+    assert "3 verdicts in" in (out := capsys.readouterr().out)
+    assert "another judge's" in out
+    asked = Likes()
+    judge_choices(PairJudge(asked, "Be short.", **QUICK), answers, log, by="one", **told)
+    assert asked.asked == 6  # by another criterion nothing is known yet
+    back, _ = judge_choices(PairJudge(contrary, **QUICK), answers, log, by="one", **told)
+    assert back == first  # what it said before is there
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"judge": "/nowhere/judge"}, "judge: .*'/nowhere/judge'"),
+        ({"terms": {"formt": 0.1}}, "Did you mean 'format'"),
+        ({"eval_kwargs": {"splt": "test"}}, "splt"),
+        ({"reward_model": {"max_length": 100}}, r"max_length \(100\) exceeds the 64 positions"),
+        ({"reward_model": {"monitors": ["tensorbord"]}}, "Did you mean 'tensorboard'"),
+        ({"policy": {"estimator": "nonsense"}}, "nonsense"),
+        ({"policy": {"epochs": 1, "updates": None, "env": "ArithmeticTool-v0"}}, "tasks without end"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_made(
+    more: dict[str, Any], why: str, digit_model: Path, tmp_path: Path
+) -> None:
+    whole = configured(digit_model, tmp_path)
+    both = {name: {**getattr(whole, name), **more.pop(name, {})} for name in ("policy", "reward_model")}
+    with pytest.raises(TrajgymError, match=why):
+        run_rlaif(load_rlaif_config({**whole.model_dump(), **both, **more}))
+    assert not (tmp_path / "rlaif-seed0").exists()
+
+
+def test_a_run_goes_on_with_what_nothing_depends_on_yet(
+    digit_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Trained(Exception):
+        pass
+
+    def no_model(*args: Any) -> Path:
+        raise Trained
+
+    monkeypatch.setattr(rlaif, "_reward_model", no_model)
+    config = configured(digit_model, tmp_path, tasks=2, candidates=3)
+    with pytest.raises(DataError, match="prefers nothing"):
+        run_rlaif(config, lambda prompts: ["blah"] * len(prompts))
+    folder = tmp_path / "rlaif-seed0"
+    sampled = (folder / "candidates.jsonl").read_bytes()
+    longer = {"policy": {**config.policy, "updates": 20}, "terms": {"format": 0.1}, "eval_tasks": 3}
+    changed = {"criterion": "Be short.", "judging": "grades", "judge_timeout": 9.0, "resume": True, **longer}
+    with pytest.raises(Trained):
+        run_rlaif(config.model_copy(update=changed), Likes())
+    assert (folder / "candidates.jsonl").read_bytes() == sampled
+    for bound in ({"tasks": 3}, {"policy": {**config.policy, "temperature": 0.5}}, {"criterion": "Be long."}):
+        (name,) = bound
+        with pytest.raises(ConfigError, match=rf"with other options \({name}: "):
+            run_rlaif(config.model_copy(update={**changed, **bound}), Likes())
+
+
+def test_options_count_once_something_was_made_with_them(tmp_path: Path) -> None:
+    before = load_rlaif_config({"policy": {"updates": 1}}).plain()
+    now = {
+        **before, "tasks": 9, "judge": "other", "least_gap": 2.0, "reward_model": {"epochs": 3.0}, "terms": {"x": 1.0},
+        "eval_kwargs": {"split": "test"}, "policy": {"updates": 2}, "judge_timeout": 1.0,
+    }  # fmt: skip
+
+    def refused() -> set[str]:
+        return {text.partition(":")[0] for text in changes_within(tmp_path, before, now, before).refused}
+
+    assert refused() == set()
+    for file, names in (
+        ("candidates.jsonl", {"tasks"}),
+        ("verdicts.jsonl", set()),
+        ("judged.json", set()),
+        ("pairs.jsonl", {"judge", "least_gap"}),
+        ("reward-model/report.json", {"reward_model"}),
+        ("before.jsonl", {"eval_kwargs"}),
+        ("policy/checkpoints/update-000001/trainer.pt", {"terms"}),
+        ("after.jsonl", {"policy"}),
+    ):
+        known = refused()
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+        assert refused() == known | names
 
 
 def test_any_policy_can_judge() -> None:
     class Echo(TextPolicy):
         def act(self, messages: Any, task: Task, seed: int = 0) -> str:
-            return messages[-1].content.upper()
+            return str(messages[-1].content).upper()
 
     ask = ask_policy(Echo(capacity=2))
     assert ask(["a", "b", "c", "d", "e"]) == ["A", "B", "C", "D", "E"]
@@ -234,6 +362,7 @@ def test_a_result_is_told_as_it_is() -> None:
         ({"reward_model": {"epoch": 1}}, ConfigError, "Did you mean 'epochs'"),
         ({"terms": {"learned": 1.0}}, ConfigError, "the reward model's name"),
         ({"candidates": 1}, ConfigError, "candidates"),
+        ({"eval_kwargs": {"reward": "sparse"}}, ConfigError, "eval_kwargs holds a reward"),
     ],
 )
 def test_bad_options(more: dict[str, Any], error: type[Exception], why: str) -> None:

@@ -29,8 +29,9 @@ from trajgym.trainers.sft_watch import Watch
 Run = Callable[..., Path]
 StopAt = Callable[[int, Callable[[], None]], None]
 
-# A digit is to be said again; there are four of them.
-TALK = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d}]} for d in "0123" * 4]
+# A digit is to be said again, however often it is asked for; there are four of them.
+TALK = [{"messages": [{"role": "user", "content": d * n}, {"role": "assistant", "content": d}]}
+        for n in range(1, 5) for d in "0123"]  # fmt: skip
 STEPS = 12  # 16 samples, 4 in a step, three times
 
 
@@ -118,7 +119,7 @@ def test_the_rates_of_the_log_are_those_of_the_steps(learned: Path) -> None:
 
 
 def test_the_run_folder(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run(eval_samples=4, log_every=4, save_every=5)
+    folder = run([*TALK[:12], *TALK[:4]], eval_samples=4, log_every=4, save_every=5)
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
         "checkpoints", "config.yaml", "data.json", "metrics.jsonl", "model", "trajectories"
     ]  # fmt: skip
@@ -135,7 +136,7 @@ def test_the_run_folder(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_held_out_rows_are_looked_at_along_the_way_and_at_the_end(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = metrics(run([*TALK[:3] * 4, TALK[3]], eval_samples=1, eval_every=2))
+    rows = metrics(run(TALK[:13], eval_samples=1, eval_every=2))
     assert [row["update"] for row in rows if "eval_loss" in row] == [2, 4, 6, 8, 9]
     assert capsys.readouterr().out.count("Held-out loss") == 5
 

@@ -20,7 +20,8 @@ from trajgym.trainers.sft import load_sft_config, policy_of, train_sft
 from trajgym.trainers.sft_config import SFTConfig
 from trajgym.trainers.sft_rows import find_samples, make_rows
 
-TALK = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d}]} for d in "01230213"]
+TALK = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d[0]}]}
+        for d in ("0", "1", "2", "3", "00", "22", "11", "33")]  # fmt: skip
 ADAPTED = {"use_lora": True}
 
 

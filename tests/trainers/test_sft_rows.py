@@ -110,6 +110,39 @@ def test_files(tiny: tuple[Any, Any], tmp_path: Path) -> None:
     assert trained(tokenizer, row).endswith("#### 4<|im_end|>")
 
 
+TEXTS = {"prompt": "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", "completion": "4<|im_end|>"}
+SILENT = {"messages": [{"role": "user", "content": "9?"}, {"role": "assistant", "content": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([*TALK, TALK[0], TALK[0]], r"2 rows \(7, 8\) have the same question and answer as another row"),
+        ([*TALK, SILENT], "row 7 has an empty message"),
+        ([TEXTS, TEXTS], "row 2 has the same question and answer as another row"),
+        ([{**TEXTS, "completion": " "}], "row 1 has nothing in 'completion'"),
+    ],
+)
+def test_dialogues_are_held_to_what_problems_are(
+    rows: list[dict[str, Any]], message: str, tiny: tuple[Any, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=rf"rows\.jsonl: {message}"):
+        rows_of(tiny, dataset=str(file))
+    with pytest.raises(DataError, match=f"The samples: {message}"):
+        split_samples(load_sft_config({}), rows)
+
+
+def test_several_answers_to_one_question_can_be_imitated(tiny: tuple[Any, Any]) -> None:
+    call = {"function": {"name": "calculator", "arguments": {"expression": "9+9"}}}
+    calling = {**SILENT["messages"][1], "tool_calls": [call]}
+    several = [{"messages": [SILENT["messages"][0], {"role": "assistant", "content": text}]} for text in "ab"]
+    rows: list[dict[str, Any]] = [*several, {"messages": [SILENT["messages"][0], calling]}]
+    config = load_sft_config({})
+    assert len(make_rows(config, Renderer(tiny[1]), split_samples(config, rows)).train) == 3
+
+
 def test_registered_data(tiny: tuple[Any, Any]) -> None:
     register_dataset("sft-test-talk", TALK, replace=True)
     assert len(rows_of(tiny, dataset="sft-test-talk").train) == 6

@@ -24,8 +24,8 @@ STEPS = 6  # 12 rows that are trained, 4 in a step, two times
 @pytest.fixture
 def study(digit_model: Path, identity_options: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     """A study of imitating digits, looked at after every second step."""
-    said = [*"0123" * 3, "00", "11", "22", "33"]  # the last four are held out, and so must be none of the others
-    talk = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d}]} for d in said]
+    said = [digit * n for n in range(1, 5) for digit in "0123"]  # the last four are held out
+    talk = [{"messages": [{"role": "user", "content": d}, {"role": "assistant", "content": d[0]}]} for d in said]
     (tmp_path / "talk.jsonl").write_text("".join(json.dumps(row) + "\n" for row in talk))
     recipe = tmp_path / "imitate.yaml"
     options = {
