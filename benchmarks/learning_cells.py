@@ -108,6 +108,7 @@ SETTINGS = {
 METHODS: dict[str, dict[str, Any]] = {
     # Scales and baselines as the publications have them; what has no scale of its own is divided by the batch's spread.
     "trajectory": {"estimator": "trajectory", "baseline": "mean", "advantage_scale": "group_std"},
+    "trajectory_batch": {"estimator": "trajectory", "baseline": "mean", "advantage_scale": "batch_std"},
     "return_to_go": {"estimator": "return_to_go", "advantage_scale": "batch_std"},
     "earned": {"estimator": "return_to_go", "baseline": "earned", "advantage_scale": "batch_std"},
     "gigpo": {"estimator": "gigpo"},
@@ -120,6 +121,9 @@ METHODS: dict[str, dict[str, Any]] = {
 
 OURS = ("return_to_go", "earned")
 """The trainer's own method, with its two baselines; where nothing is paid before the end, they are the same."""
+
+_RESCALED = "trajectory_batch"
+"""Run on the detour alone, where it shows what division by the group's own spread does to ``trajectory``."""
 
 _PROCESS = ("trajectory", *OURS, "ppo")
 """The methods that are run on the reward ``process``, whose question is what the trainer's own method makes of it."""
@@ -174,7 +178,7 @@ class Cell:
 def kinds(setting: str) -> list[tuple[str, float, str]]:
     """Return reward, discount and method of each kind of run in a setting."""
     every = itertools.product(SETTINGS[setting].rewards, DISCOUNTS, METHODS)
-    return [(reward, gamma, method) for reward, gamma, method in every if _run(reward, method)]
+    return [(reward, gamma, method) for reward, gamma, method in every if _run(setting, reward, method)]
 
 
 def cells(seeds: int, patterns: Iterable[str] = ("*",), rates: Mapping[str, float] | None = None) -> list[Cell]:
@@ -199,7 +203,7 @@ def search_cells(seeds: int, patterns: Iterable[str] = ("*",)) -> list[Cell]:
         Cell(setting, method, reward, 1.0, SEARCH_SEED + seed, rate)
         for seed, setting in itertools.product(range(seeds), SETTINGS)
         for reward, rate, method in itertools.product(SETTINGS[setting].rewards, SETTINGS[setting].rates, METHODS)
-        if _run(reward, method)
+        if _run(setting, reward, method)
     ]
     return _chosen(found, patterns)
 
@@ -234,7 +238,9 @@ def options(cell: Cell, model: Path, *, updates: int, output_dir: Path, resume: 
     }
 
 
-def _run(reward: str, method: str) -> bool:
+def _run(setting: str, reward: str, method: str) -> bool:
+    if method == _RESCALED and setting != "detour":
+        return False
     if method == "earned" and reward == "sparse":
         return False  # the same as return_to_go
     return reward != "process" or method in _PROCESS

@@ -100,7 +100,7 @@ class Credit:
         """Divide by the spread that the options name."""
         if self._spread is not None:
             return self._spread(advantages)
-        return scale(advantages, self._config.advantage_scale, groups_rewards=rewards)
+        return scale(advantages, self._config.advantage_scale, groups_rewards=rewards, gamma=self._config.gamma)
 
     def has_signal(self, group: Group) -> bool:
         """Whether a group's rewards credit any turn with anything, whatever the scale."""

@@ -13,21 +13,25 @@ from trajgym.errors import CheckpointError, ConfigError, RewardError, UnknownNam
 from trajgym.rewards.functions import is_finite
 from trajgym.trainers.advantages_base import Advantages, Rewards
 
-__all__ = ["SCALES", "EmaStd", "scale"]
+__all__ = ["SCALES", "EmaStd", "divided_by_spread", "scale", "spread_of_returns"]
 
 SCALES = ("none", "group_std", "batch_std")
 
+_SPREAD = 1e-4  # what TRL adds to a standard deviation
+_ROUNDING = 1e-12  # of the largest return
+
 
 def scale(
-    groups: Sequence[Advantages], how: str, *, groups_rewards: Sequence[Rewards] | None = None
+    groups: Sequence[Advantages], how: str, *, groups_rewards: Sequence[Rewards] | None = None, gamma: float = 1.0
 ) -> list[Advantages]:
     """Divide advantages by a spread of their own batch.
 
     Args:
         groups: The advantages of every group of the batch.
-        how: ``"none"``; ``"group_std"``, by the standard deviation (ddof 1, plus 1e-4) of each group's undiscounted
-            returns, as GRPO does; ``"batch_std"``, by the root mean square of all turns' advantages (plus 1e-8).
+        how: ``"none"``; ``"group_std"``, by the :func:`spread_of_returns` of each group, plus 1e-4, as GRPO does;
+            ``"batch_std"``, by the root mean square of all turns' advantages (plus 1e-8).
         groups_rewards: The rewards behind them; needed by ``"group_std"``.
+        gamma: Discount per turn of the returns.
 
     Raises:
         UnknownNameError: For another ``how``.
@@ -42,7 +46,8 @@ def scale(
     if how == "group_std":
         if groups_rewards is None or len(groups_rewards) != len(groups):
             raise ConfigError('Scale "group_std" needs the rewards of each group; pass groups_rewards.')
-        return [_divided(group, _spread(rewards) + 1e-4) for group, rewards in zip(groups, groups_rewards, strict=True)]
+        spreads = [spread_of_returns(rewards, gamma) for rewards in groups_rewards]
+        return [divided_by_spread(group, spread) for group, spread in zip(groups, spreads, strict=True)]
     divisor = 1.0 if how == "none" else math.sqrt(_mean_square(groups)) + 1e-8
     return [_divided(group, divisor) for group in groups]
 
@@ -120,12 +125,32 @@ def _mean_square(groups: Sequence[Advantages]) -> float:
     return square
 
 
-def _spread(rewards: Rewards) -> float:
-    """Return the sample standard deviation of a group's undiscounted returns."""
+def divided_by_spread(group: Advantages, spread: float) -> Advantages:
+    """Return advantages divided by a spread and 1e-4, as GRPO does; 0 where there is no spread.
+
+    Where all returns are equal GRPO has no advantages. An estimator that credits turns may have some, and a divisor of
+    1e-4 would make them ten thousand times as large as those of other groups.
+    """
+    return [[a / (spread + _SPREAD) if spread else 0.0 for a in row] for row in group]
+
+
+def spread_of_returns(rewards: Rewards, gamma: float = 1.0) -> float:
+    """Return the sample standard deviation of a group's discounted returns, 0 where rounding alone sets them apart.
+
+    Args:
+        rewards: Of at least two trajectories.
+        gamma: Discount per turn, that of the advantages: returns that differ by it alone would have no spread without.
+
+    Raises:
+        ConfigError: For fewer trajectories.
+        RewardError: When they are too large.
+    """
     if len(rewards) < 2:
         raise ConfigError(f'Scale "group_std" needs groups of at least 2 trajectories, got {len(rewards)}.')
-    totals = [math.fsum(row) for row in rewards]
+    totals = [math.fsum(gamma**t * reward for t, reward in enumerate(row)) for row in rewards]
     mean = math.fsum(totals) / len(totals)
+    if max(abs(x - mean) for x in totals) <= _ROUNDING * max(map(abs, totals)):
+        return 0.0
     spread = math.sqrt(math.fsum((x - mean) ** 2 for x in totals) / (len(totals) - 1))
     if not math.isfinite(spread):
         raise RewardError("Rewards must be finite numbers to be scaled by; they may be too large.")

@@ -6,18 +6,16 @@ completion i.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from trajgym.errors import UnknownNameError
 from trajgym.trainers.advantages import Advantages, BoundEstimator
+from trajgym.trainers.scaling import divided_by_spread, spread_of_returns
 
 __all__ = ["StepsPaid", "credit_groups", "spread_over_tokens", "turn_of_each_token"]
-
-_EPSILON = 1e-4  # TRL's, added to the standard deviation
 
 
 def turn_of_each_token(mask: torch.Tensor) -> torch.Tensor:
@@ -84,7 +82,7 @@ def credit_groups(
         size: G, the number of completions in a group.
         estimate: The estimator.
         scale: TRL's ``scale_rewards``: the advantages are divided by the standard deviation (ddof 1, plus 1e-4) of the
-            completions' total rewards in the ``"group"`` or in the whole ``"batch"``, or by nothing (``"none"``).
+            completions' discounted returns in the ``"group"`` or in the whole ``"batch"``, or by nothing (``"none"``).
 
     Returns:
         The advantages, an empty list for a completion without a reward, and the number of groups that got 0.
@@ -95,26 +93,21 @@ def credit_groups(
     """
     if scale not in ("group", "batch", "none"):
         raise UnknownNameError("scale_rewards", scale, ("group", "batch", "none"))
-    batch = _spread(one for one in paid if one is not None)
-    out: Advantages = [[] for _ in paid]
+    gamma = estimate.options["gamma"]
+    everybody = [one.rewards for one in paid if one is not None]
+    batch = spread_of_returns(everybody, gamma) if scale == "batch" and len(everybody) > 1 else 0.0
+    out: dict[int, list[float]] = {}
     dropped = 0
     for start in range(0, len(paid), size):
         group = {i: one for i, one in enumerate(paid[start : start + size], start) if one is not None}
         if len(group) < 2:
             dropped += 1
             continue
-        spread = 1.0 if scale == "none" else batch if scale == "batch" else _spread(group.values())
         states = [one.states for one in group.values()] if "states" in estimate.needs else None
-        credit = estimate([one.rewards for one in group.values()], states=states)
-        for i, row in zip(group, credit, strict=True):
-            out[i] = [advantage / spread for advantage in row]
-    return out, dropped
-
-
-def _spread(paid: Iterable[StepsPaid]) -> float:
-    """Return the standard deviation of the total rewards; 1 where there is none."""
-    totals = [math.fsum(one.rewards) for one in paid]
-    if len(totals) < 2:
-        return 1.0
-    mean = math.fsum(totals) / len(totals)
-    return math.sqrt(math.fsum((total - mean) ** 2 for total in totals) / (len(totals) - 1)) + _EPSILON
+        rewards = [one.rewards for one in group.values()]
+        credit = estimate(rewards, states=states)
+        if scale != "none":
+            spread = batch if scale == "batch" else spread_of_returns(rewards, gamma)
+            credit = divided_by_spread(credit, spread)
+        out |= dict(zip(group, credit, strict=True))
+    return [out.get(i, []) for i in range(len(paid))], dropped

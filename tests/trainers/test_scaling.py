@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trajgym.errors import CheckpointError, ConfigError, RewardError, UnknownNameError
 from trajgym.trainers import advantages
-from trajgym.trainers.advantages_returns import trajectory
+from trajgym.trainers.advantages_returns import return_to_go, trajectory
 from trajgym.trainers.scaling import EmaStd, scale
 
 REWARDS = [[[1.0], [0.0], [0.0], [1.0]], [[0.5], [0.5]]]
@@ -29,6 +29,21 @@ def test_scales_of_the_batch() -> None:
     assert np.mean(np.square(values)) == pytest.approx(1.0)
     assert scale([], "batch_std") == []
     assert advantages.scale is scale
+
+
+def test_a_group_is_divided_by_the_spread_of_what_its_advantages_are_made_of() -> None:
+    rewards = [[0.3], [0.0, 0.0, 0.3], [0.0, 0.3]]  # equal but for the discount
+    group = trajectory(rewards, gamma=0.9, baseline="mean")
+    (scaled,) = scale([group], "group_std", groups_rewards=[rewards], gamma=0.9)
+    spread = np.std([0.3, 0.3 * 0.81, 0.3 * 0.9], ddof=1)
+    assert scaled == [pytest.approx([a / (spread + 1e-4) for a in row]) for row in group]
+
+
+def test_where_nobody_got_more_nothing_is_divided_by_next_to_nothing() -> None:
+    rewards = [[0.1, 0.1, 0.1], [0.3]]  # equal, though not in floats
+    group = return_to_go(rewards, gamma=1.0)
+    assert group[0][1] == pytest.approx(0.2)  # a turn that no other trajectory reached
+    assert scale([group], "group_std", groups_rewards=[rewards]) == [[[0.0] * 3, [0.0]]]
 
 
 @pytest.mark.parametrize(
