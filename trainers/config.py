@@ -14,6 +14,7 @@ from trajgym.trainers.options import Json, Options, read_options, recipe_file, r
 __all__ = ["GRPOConfig", "load_config", "recipe_names", "recipe_path"]
 
 
+_OF_WORKERS = ("ray_address", "worker_groups", "worker_cpus", "worker_gpus")
 _OF_PPO = ("value_learning_rate", "value_clip", "value_epochs", "value_warmup", "value_levels")
 
 
@@ -333,11 +334,7 @@ class GRPOConfig(Options):
                 f"{self.sampler} brings processes of its own"
             )
         for names, acts, where in (
-            (
-                ("ray_address", "worker_groups", "worker_cpus", "worker_gpus"),
-                self.rollout_workers,
-                "rollout_workers > 0",
-            ),
+            (_OF_WORKERS, self.rollout_workers, "rollout_workers above 0"),
             (("clip_range", "clip_range_high"), self.objective != "cispo", "objective: clip or dual_clip"),
             (("cispo_cap",), self.objective == "cispo", "objective: cispo"),
             (("dual_clip",), self.objective == "dual_clip", "objective: dual_clip"),

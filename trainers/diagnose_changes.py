@@ -182,6 +182,10 @@ def _factor(option: str, factor: float, *, low: float = 0.0, high: float = float
     return move
 
 
+def _more_value_passes(options: Options) -> Change | None:
+    return _factor("value_epochs", 2, high=8)(options) if options.get("algorithm") == "ppo" else None
+
+
 def _set(option: str, value: Any, *, when: Any) -> Move:
     return lambda options: Change(option, when, value) if options.get(option) == when else None
 
@@ -214,7 +218,7 @@ BF16 = _set("dtype", "bfloat16", when="float32")
 DYNAMIC_SAMPLING: Move = _dynamic_sampling
 FEWER_PASSES = _factor("inner_epochs", 0.5, low=1)
 FEWER_STEPS = _factor("minibatches", 0.5, low=1)
-MORE_VALUE_PASSES = _factor("value_epochs", 2, high=8)
+MORE_VALUE_PASSES: Move = _more_value_passes
 OVERLAP_TOOLS = _set("deterministic", False, when=True)
 OVERLONG_PENALTY: Move = _overlong_penalty
 SAMPLER_CORRECTION = _set("sampler_correction", True, when=False)
