@@ -104,7 +104,7 @@ def table(results: Sequence[Mapping[str, Any]], seeds: int) -> str:
                 missing.append(f"{setting}-{method}-{reward}-g{gamma:g}: {seeds - len(found)}")
             if found:
                 lines.append(_row(found, reward, gamma, method))
-        lines += ["", *_comparison(results, setting)]
+        lines += ["", *_comparison(results, setting), *_later(results, setting, seeds)]
     if missing:
         lines += ["", f"Missing runs: {'; '.join(missing)}."]
     if rates:
@@ -224,6 +224,16 @@ def _comparison(results: Sequence[Mapping[str, Any]], setting: str) -> list[str]
         "|---|---|---|---|---|---|---|---|",
         *lines,
     ]
+
+
+def _later(results: Sequence[Mapping[str, Any]], setting: str, seeds: int) -> list[str]:
+    """Say what the runs beyond the usual number come to by themselves: a method may have been made after the others."""
+    told = []
+    for reward, gamma, method in kinds(setting):
+        steps = [summarise(r).steps for r in _of(results, setting, method, reward, gamma) if r["seed"] >= seeds]
+        if steps:
+            told.append(f"{method}, {reward}, γ = {gamma:g}: {_shown(steps, ',.0f')}")
+    return ["", f"Turns to the target over the seeds from {seeds} on alone: {'; '.join(told)}."] if told else []
 
 
 def _summaries(found: Sequence[Mapping[str, Any]]) -> dict[int, Summary]:

@@ -27,7 +27,7 @@ require_trl()
 
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402  (only once the version is known to fit)
 
-from trajgym.trainers.trl_functions import checked  # noqa: E402
+from trajgym.trainers.trl_functions import checked  # noqa: E402  (which imports it too)
 
 __all__ = ["StepGRPOTrainer"]
 

@@ -152,6 +152,15 @@ def test_the_report_shows_what_is_there_and_names_what_is_missing(
     assert (tmp_path / "report.png").stat().st_size > 1000
 
 
+def test_runs_beyond_the_usual_number_are_told_by_themselves(
+    learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning.report, "_SMOOTH", 3)
+    results = [result([10 * k, 20 * k, 30 * k, 40 * k], [0.5, 0.9, 0.9, 0.9], seed=k - 1) for k in (1, 2, 3)]
+    assert "over the seeds from 2 on alone: trajectory, sparse, γ = 1: 90." in learning.report.table(results, 2)
+    assert "alone" not in learning.report.table(results, 3)
+
+
 def test_runs_at_another_rate_than_the_chosen_one_are_missing(
     learning: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
