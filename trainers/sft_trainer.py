@@ -20,6 +20,7 @@ from trl import SFTTrainer
 
 from trajgym.trainers.runfolder import RunFolder
 from trajgym.trainers.sft_config import SFTConfig
+from trajgym.trainers.sft_head import add_chosen_head
 from trajgym.trainers.sft_watch import Watch
 
 __all__ = ["RunSFTTrainer", "make_trainer"]
@@ -90,6 +91,8 @@ def make_trainer(
         processing_class=tokenizer,
         callbacks=[watch],
     )
+    if device.type != "cuda":
+        add_chosen_head(trainer.model)
     trainer.remove_callback(PrinterCallback)
     trainer.folder, trainer.watch = folder, watch
     return trainer

@@ -19,7 +19,7 @@ from trajgym.errors import TrainingError
 from trajgym.trainers.batch import MicroBatch
 from trajgym.trainers.tree_attention import rows_at, run_tree
 
-__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "plain_head", "policy_states", "token_logprobs"]
+__all__ = ["CHUNK_BYTES", "KEPT_BYTES", "chosen_logprobs", "plain_head", "policy_states", "token_logprobs"]
 
 CHUNK_BYTES = 1 << 26
 """Logits that are computed at once, at least one token's."""
@@ -53,7 +53,8 @@ def token_logprobs(
         logp, entropy = _of_logits(_own_logits(model, batch), chosen, temperature)
     else:
         states = policy_states(_base(model).get_decoder(), batch)
-        logp, entropy = _chosen(states.to(head.weight.dtype), head, chosen.to(states.device), temperature, with_entropy)
+        states = states.to(head.weight.dtype)
+        logp, entropy, _ = chosen_logprobs(states, head, chosen.to(states.device), temperature, with_entropy)
     if not torch.isfinite(logp).all():
         raise TrainingError(
             "The model gives log-probabilities that are not finite. Its weights are damaged, or the learning rate is "
@@ -137,17 +138,29 @@ def _of_logits(logits: Tensor, chosen: Tensor, temperature: float) -> tuple[Tens
     return logp, entropy
 
 
-def _chosen(
-    states: Tensor, head: nn.Linear, chosen: Tensor, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor]:
+def chosen_logprobs(
+    states: Tensor, head: nn.Linear, chosen: Tensor, temperature: float = 1.0, with_entropy: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log π of chosen words, the entropy (nats), and whether each is the most probable word.
+
+    Args:
+        states: Last hidden states in front of the words, in the head's number format. Shape: (N, hidden).
+        head: A plain head over the vocabulary.
+        chosen: Ids of the words. Shape: (N,).
+        temperature: What logits are divided by.
+        with_entropy: Whether entropy and rank are wanted; where not, they are 0 and false.
+
+    Returns:
+        ``(logp, entropy, best)``. Shapes: (N,) each; the last two carry no gradient.
+    """
     size = torch.promote_types(states.dtype, torch.float32).itemsize * head.out_features
     learns = torch.is_grad_enabled() and (states.requires_grad or head.weight.requires_grad)
     keep = learns and size * len(states) <= KEPT_BYTES
     rows = max(1, CHUNK_BYTES // size)
-    logp, entropy = _ChosenLogprobs.apply(  # type: ignore[no-untyped-call]
+    logp, entropy, best = _ChosenLogprobs.apply(  # type: ignore[no-untyped-call]
         states, head.weight, head.bias, chosen, temperature, with_entropy, rows, keep
     )
-    return logp, entropy
+    return logp, entropy, best
 
 
 class _ChosenLogprobs(torch.autograd.Function):
@@ -164,21 +177,23 @@ class _ChosenLogprobs(torch.autograd.Function):
         with_entropy: bool,
         rows: int,
         keep: bool,
-    ) -> tuple[Tensor, Tensor]:
-        logps, entropies, kept = [], [], []
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        logps, entropies, bests, kept = [], [], [], []
         for part, words in zip(torch.split(states, rows), torch.split(chosen, rows), strict=True):
             distribution = _log_softmax(part, weight, bias, temperature)
             logps.append(distribution.gather(-1, words[:, None])[:, 0])
             if with_entropy:
                 entropies.append(-distribution.exp().mul_(distribution).sum(-1))
+                bests.append(distribution.argmax(-1) == words)
             if keep:
                 kept.append(distribution)
         logp = torch.cat(logps)
         entropy = torch.cat(entropies) if entropies else torch.zeros_like(logp)
+        best = torch.cat(bests) if bests else torch.zeros_like(chosen, dtype=torch.bool)
         ctx.save_for_backward(states, weight, bias, chosen, *kept)
         ctx.temperature, ctx.rows = temperature, rows
-        ctx.mark_non_differentiable(entropy)
-        return logp, entropy
+        ctx.mark_non_differentiable(entropy, best)
+        return logp, entropy, best
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
