@@ -24,7 +24,7 @@ from trajgym.policies.kv import Pass, RowCache
 from trajgym.policies.limits import Counters, Limits, at_least_one, in_mid_turn, unknown_stream
 from trajgym.policies.prefix import CommonPrefix, common_prefix
 from trajgym.policies.rows import Rows, TurnStart
-from trajgym.policies.streams import Chunk, Stream, batches
+from trajgym.policies.streams import Chunk, Stream, batches, leading, most_alike
 
 __all__ = ["HFSampler"]
 
@@ -175,8 +175,11 @@ class HFSampler(Sampler):
                 self._decode()
             if asked:
                 self._rows.begin([TurnStart(s.row, s.length, s.budget, s.seed, s.drawn) for s in asked])
-                for chunks in batches(asked, self._prefill_tokens):
-                    self._prefill(chunks)
+                first = leading(s.prompt for s in asked if not s.cached)
+                for streams in ([s for s in asked if s.prompt in first], [s for s in asked if s.prompt not in first]):
+                    self._take_over(streams)
+                    for chunks in batches(streams, self._prefill_tokens):
+                        self._prefill(chunks)
             return self._harvest(asked)
 
     def close(self, stream: int) -> None:
@@ -204,6 +207,23 @@ class HFSampler(Sampler):
             self._regrouped = False
         logits = self._forward(tokens, plan, reach, self._common)
         self._sample(self._index(range(self._live)), logits)
+
+    def _take_over(self, asked: Sequence[Stream]) -> None:
+        """Copy keys and values of what new prompts have in common with one that is known, such as a system message."""
+        groups: dict[tuple[int, ...], list[Stream]] = {}
+        for stream in asked:
+            if not stream.cached:
+                groups.setdefault((len(stream.prompt), *stream.pending), []).append(stream)
+        if not groups:
+            return
+        holders = {s.prompt: s for s in self._streams.values() if s.cached >= len(s.prompt)}
+        known = sorted(holders)
+        for group in groups.values():
+            which, length = most_alike(group[0].prompt, known)
+            if length:  # the others of the group get the whole prompt, once it is computed
+                self._cache.move(self._index([holders[known[which]].row]), self._index([group[0].row]), length)
+                for stream in group:
+                    stream.cached, stream.pending = length, stream.pending[length:]
 
     def _prefill(self, chunks: list[Chunk]) -> None:
         firsts = [chunk.streams[0] for chunk in chunks]

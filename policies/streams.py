@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Chunk", "Stream", "batches"]
+__all__ = ["Chunk", "Stream", "agreement", "batches", "leading", "most_alike"]
+
+_LEAST = 16  # tokens in common for which it pays to compute one prompt before others
 
 
 @dataclass
@@ -40,7 +43,7 @@ class Stream:
 
 @dataclass
 class Chunk:
-    """Pending tokens to compute once, for one stream, or for several that start with the same prompt."""
+    """Pending tokens to compute once, for one stream, or for several that hold nothing but the same prompt."""
 
     tokens: list[int]
     streams: list[Stream] = field(default_factory=list)
@@ -56,11 +59,14 @@ def batches(streams: Sequence[Stream], most_tokens: int) -> Iterator[list[Chunk]
     starting: dict[tuple[int, ...], Chunk] = {}
     running: list[Chunk] = []
     for stream in streams:
-        if stream.cached:
+        if stream.cached and stream.cached >= len(stream.prompt):
             running.append(Chunk(stream.pending, [stream]))
         else:
-            starting.setdefault(tuple(stream.pending), Chunk(stream.pending)).streams.append(stream)
-    for chunks in (running, list(starting.values())):
+            same = (stream.cached, *stream.prompt[: stream.cached], *stream.pending)
+            starting.setdefault(same, Chunk(stream.pending)).streams.append(stream)
+    fresh = [chunk for chunk in starting.values() if not chunk.streams[0].cached]
+    running += [chunk for chunk in starting.values() if chunk.streams[0].cached]
+    for chunks in (running, fresh):
         chunks.sort(key=lambda chunk: len(chunk.tokens))
         batch: list[Chunk] = []
         for chunk in chunks:
@@ -73,3 +79,31 @@ def batches(streams: Sequence[Stream], most_tokens: int) -> Iterator[list[Chunk]
             batch.append(chunk)
         if batch:
             yield batch
+
+
+def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two sequences begin with in common."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def leading(prompts: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Return which prompts to compute before the others, because others begin like them and can take that over."""
+    sets: list[list[tuple[int, ...]]] = []
+    for prompt in sorted(set(prompts)):
+        if sets and agreement(sets[-1][0], prompt) >= _LEAST:
+            sets[-1].append(prompt)
+        else:
+            sets.append([prompt])
+    return {alike[0] for alike in sets if len(alike) > 1}
+
+
+def most_alike(prompt: tuple[int, ...], known: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """Return which of some sorted prompts has the longest beginning in common with a prompt, and how long that is.
+
+    Too little to be worth taking over counts as 0. The last token of the prompt never counts: what the model says
+    behind it is wanted.
+    """
+    at = bisect_left(known, prompt)  # in sorted order, one of the two neighbours has the most in common
+    found = [(agreement(prompt[:-1], known[i]), i) for i in (at - 1, at) if 0 <= i < len(known)]
+    length, which = max(found, default=(0, 0))
+    return which, length if length >= _LEAST else 0

@@ -76,10 +76,10 @@ def run(engine: HFSampler, *streams: int) -> dict[int, SampledTurn]:
 class Dialogue:
     """A stream with ragged prompt, turns and observations, all of them functions of its seed."""
 
-    def __init__(self, seed: int, turns: int = 4) -> None:
+    def __init__(self, seed: int, turns: int = 4, system: list[int] | None = None) -> None:
         draw = random.Random(seed)
         self.seed = seed
-        self.prompt = [draw.randrange(2, VOCABULARY) for _ in range(draw.randint(1, 25))]
+        self.prompt = (system or []) + [draw.randrange(2, VOCABULARY) for _ in range(draw.randint(1, 25))]
         self.parts = [[draw.randrange(2, VOCABULARY) for _ in range(draw.randint(0, 12))] for _ in range(turns - 1)]
         self.budgets = [draw.randint(1, 9) for _ in range(turns)]
         self.ids: list[int] = []
@@ -376,4 +376,56 @@ def test_long_and_short_chunks_share_no_batch_and_still_agree() -> None:
     assert engine.counters.computed_tokens < 1.2 * sum(map(len, prompts)) + 6 * 3
     for stream, prompt in zip(streams, prompts, strict=True):
         expected = reference(model, prompt + list(turns[stream].ids))[len(prompt) - 1 :]
+        assert turns[stream].logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+SYSTEM = [2 + k % 30 for k in range(70)]  # long enough for a pass of the model's own, and short rests for ours
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("pace", [1, 3])
+def test_what_prompts_begin_with_is_computed_once(name: str, pace: int) -> None:
+    model = MODELS[name]()
+    dialogues = [Dialogue(seed, system=SYSTEM) for seed in range(9)] + [Dialogue(seed) for seed in range(9, 12)]
+    engine = sampler(model, slots=4)
+    play(engine, dialogues, start=lambda step: step % pace == 0)
+    for d in dialogues:
+        found = [(got, want) for got, want in zip(d.logprobs[1:], reference(model, d.ids), strict=True) if got == got]
+        assert len(found) == sum(len(turn.ids) for turn in d.turns)
+        assert [got for got, _ in found] == pytest.approx([float(want) for _, want in found], abs=1e-4)
+    apart = sampler(model, slots=1)  # a stream that is closed leaves nothing behind
+    play(apart, [Dialogue(seed, system=SYSTEM) for seed in range(9)] + [Dialogue(seed) for seed in range(9, 12)])
+    assert apart.counters.computed_tokens - engine.counters.computed_tokens > 5 * len(SYSTEM) - 100  # less padding
+
+
+def test_tokens_taken_over_are_counted_exactly() -> None:
+    engine = sampler(llama(), slots=6, stop_ids=())
+    ends = ([3], [4], [4], [5, 6])
+    streams = [engine.open(SYSTEM + end, seed=k) for k, end in enumerate(ends)]
+    for stream in streams:
+        engine.generate(stream, max_new_tokens=1)
+    turns = run(engine, *streams)
+    # The first prompt whole; of the others what is left, padded to the longest, and the group of two once.
+    assert engine.counters.computed_tokens == len(SYSTEM) + 1 + 2 * 2
+    late = engine.open([*SYSTEM, 4], seed=9)  # the very prompt of an open stream: its last token alone
+    engine.generate(late, max_new_tokens=1)
+    turns |= run(engine, late)
+    assert engine.counters.computed_tokens == len(SYSTEM) + 1 + 2 * 2 + 1
+    assert engine.counters.prompt_tokens == 5 * len(SYSTEM) + 6
+    for stream, end in zip([*streams, late], (*ends, [4]), strict=True):
+        expected = reference(llama(), SYSTEM + end + list(turns[stream].ids))[-1:]
+        assert turns[stream].logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_prompt_given_in_two_parts_is_still_the_same_dialogue() -> None:
+    engine = sampler(llama(), slots=6, stop_ids=())
+    streams = [engine.open([*SYSTEM, 4, 5], seed=0), engine.open(SYSTEM[:18], seed=1), engine.open(SYSTEM[:9], seed=2)]
+    streams.append(engine.open([*SYSTEM, 9], seed=3))
+    engine.extend(streams[1], [*SYSTEM[18:], 4, 5])
+    engine.extend(streams[2], [*SYSTEM[9:], 4, 5])
+    for stream in streams:
+        engine.generate(stream, max_new_tokens=1)
+    turns = run(engine, *streams)
+    for stream, end in zip(streams, ([4, 5], [4, 5], [4, 5], [9]), strict=True):
+        expected = reference(llama(), SYSTEM + end + list(turns[stream].ids))[-1:]
         assert turns[stream].logprobs == pytest.approx(expected.tolist(), abs=1e-5)
