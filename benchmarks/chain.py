@@ -4,12 +4,16 @@
     python benchmarks/chain.py runs/smollm2                             # prints the table
     python benchmarks/chain.py runs/smollm2 --publish smollm2           # and writes benchmarks/results/chain/smollm2
 
-A model that lies in a folder is named after it; ``--model`` gives the name that others know it by.
+A model that lies in a folder is named after it; ``--model`` gives the name that others know it by. What still names a
+place on this machine is not published.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +26,7 @@ from trajgym.trainers.pipeline_decision import in_words
 __all__ = ["curves", "main", "plain", "table"]
 
 PUBLISHED = Path(__file__).resolve().parent / "results" / "chain"
+_PATH = re.compile(r"(?<![\w.:/])/[\w.-]+(?:/[\w.-]+)+|~/[\w./-]+")  # no web address, no fraction
 _MEASURES = ("accuracy", "strict_accuracy", "format", "tool_use", "tool_errors", "turns", "length_tokens")
 _COLUMNS = {
     "sft": ("update", "loss", "eval_loss", "token_accuracy", "learning_rate"),
@@ -35,23 +40,45 @@ def main(
     model: Annotated[str | None, tyro.conf.arg(help="Hub id of the base model.")] = None,
 ) -> int:
     """Print the table, and write what is worth keeping."""
+    folder = folder.resolve()
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    base = results["config"]["model"]["base_model"]
-    results = plain(results, {base: model or Path(base).name, str(folder): results["run"]})
+    config = results["config"]
+    base = config["model"]["base_model"]
+    config.pop("output_dir", None)
+    known_as = model or (Path(base).name if Path(base).is_absolute() else base)
+    results = plain(results, {base: known_as, str(folder): results["run"]})
+    # Of the options as they are published, so that others can compute it.
+    dumped = json.dumps(results["config"], sort_keys=True)
+    results["hashes"]["config"] = f"sha256:{hashlib.sha256(dumped.encode()).hexdigest()}"
     text = table(results)
     print(text)
     if publish is not None:
-        target = PUBLISHED / publish
-        target.mkdir(parents=True, exist_ok=True)
         facts = machine()
         results["machine"] = {"processor": facts.processor, "cores": facts.cores}
+        if found := sorted(set(local_paths(results))):
+            print(f"Not published: {', '.join(found)} would tell of this machine. Give data and models common names.")
+            return 1
+        target = PUBLISHED / publish
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
         (target / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         (target / "table.md").write_text(text, encoding="utf-8")
         for stage, columns in _COLUMNS.items():
-            lines = list(curves(folder / stage / "metrics.jsonl", columns))
+            lines = list(curves(folder / stage / "metrics.jsonl", columns)) if stage in results["stages"] else []
             if lines:
                 (target / f"{stage}.jsonl").write_text("".join(lines), encoding="utf-8")
     return 0
+
+
+def local_paths(value: Any) -> Iterator[str]:
+    """Give the absolute paths that stand in the texts of JSON values."""
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for item in value:
+            yield from local_paths(item)
+    elif isinstance(value, str):
+        yield from _PATH.findall(value)
 
 
 def plain(value: Any, names: Mapping[str, str]) -> Any:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -31,7 +32,8 @@ def measures(accuracy: float) -> dict[str, Any]:
 
 RESULTS = {
     "run": "t",
-    "config": {"model": {"base_model": "/somewhere/model"}},
+    "config": {"model": {"base_model": "/somewhere/model"}, "output_dir": "runs"},
+    "hashes": {"config": "sha256:of the local one", "sft weights": "sha256:w"},
     "models": {"before": measures(0.1), "sft": measures(0.3)},
     "stages": {"sft": {"seconds": 90.0, "folder": "runs/t/sft", "model": "runs/t/sft/model"}},
     "comparisons": [
@@ -53,22 +55,52 @@ def test_the_table_has_measures_with_intervals_and_comparisons(chain: ModuleType
     ]
 
 
-def test_paths_of_a_machine_are_not_published(
-    chain: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def run(chain: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run, with an older GRPO stage that is no part of its results."""
     monkeypatch.setattr(chain, "PUBLISHED", tmp_path / "published")
-    run = tmp_path / "runs" / "t"
-    (run / "sft").mkdir(parents=True)
-    text = json.dumps(RESULTS).replace("runs/t", str(run))
-    (run / "results.json").write_text(text, encoding="utf-8")
-    line = {"update": 1, "loss": 1 / 3, "tokens": 7.0, "entropy": None}
-    (run / "sft" / "metrics.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
-    assert chain.main(run, publish="tiny", model="some/hub-id") == 0
+    folder = tmp_path / "runs" / "t"
+    line = {"update": 1, "loss": 1 / 3, "tokens": 7.0, "entropy": None, "reward": 1.0}
+    for stage in ("sft", "grpo"):
+        (folder / stage).mkdir(parents=True)
+        (folder / stage / "metrics.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    text = json.dumps(RESULTS).replace("runs", str(tmp_path / "runs"))
+    (folder / "results.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_paths_of_a_machine_are_not_published(
+    chain: ModuleType, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
     target = tmp_path / "published" / "tiny"
+    target.mkdir(parents=True)
+    (target / "grpo.jsonl").write_text("of an earlier publication", encoding="utf-8")
+    assert chain.main(Path("runs/t") if relative else run, publish="tiny", model="some/hub-id") == 0
     kept = json.loads((target / "results.json").read_text(encoding="utf-8"))
-    assert kept["config"]["model"]["base_model"] == "some/hub-id"
+    assert kept["config"] == {"model": {"base_model": "some/hub-id"}}
     assert kept["stages"]["sft"]["model"] == "t/sft/model"
     assert kept["machine"].keys() == {"processor", "cores"}
     assert str(tmp_path) not in "".join(path.read_text(encoding="utf-8") for path in target.iterdir())
     assert json.loads((target / "sft.jsonl").read_text(encoding="utf-8")) == {"update": 1, "loss": 0.33333}
     assert not (target / "grpo.jsonl").exists()
+
+
+def test_the_hash_of_the_options_is_that_of_the_published_ones(chain: ModuleType, run: Path, tmp_path: Path) -> None:
+    chain.main(run, publish="tiny", model="some/hub-id")
+    kept = json.loads((tmp_path / "published" / "tiny" / "results.json").read_text(encoding="utf-8"))
+    digest = hashlib.sha256(b'{"model": {"base_model": "some/hub-id"}}').hexdigest()
+    assert kept["hashes"] == {"config": f"sha256:{digest}", "sft weights": "sha256:w"}
+
+
+def test_what_still_names_a_place_is_refused_and_nothing_is_written(
+    chain: ModuleType, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results["config"]["data"] = {"env_kwargs": {"path": "/home/me/problems.jsonl"}}
+    results["decision"] = {"next": "trajgym serve ~/models/best, see https://example.org/a/b; 3/4 of it"}
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    assert chain.main(run, publish="tiny", model="some/hub-id") == 1
+    assert "/home/me/problems.jsonl, ~/models/best would tell" in capsys.readouterr().out
+    assert not (tmp_path / "published").exists()
