@@ -53,6 +53,9 @@ def main(
     text = table(results)
     print(text)
     if publish is not None:
+        if Path(publish).name != publish or not publish.strip("."):
+            print(f"Not published: {publish!r} is no plain name, and a folder of that name is replaced.")
+            return 1
         facts = machine()
         results["machine"] = {"processor": facts.processor, "cores": facts.cores}
         if found := sorted(set(local_paths(results))):

@@ -87,8 +87,8 @@ class Counters:
     Args:
         prompt_tokens: Given by :meth:`Sampler.open` and :meth:`Sampler.extend`.
         sampled_tokens: Drawn, those of dropped turns included.
-        computed_tokens: Sent through the model, padding included. A prompt shared by streams that
-            start together is sent once.
+        computed_tokens: Sent through the model, padding included. What a prompt has in common with a known one is
+            not sent again.
     """
 
     prompt_tokens: int = 0

@@ -7,6 +7,7 @@ more than half of a step's time with dialogues on a CPU.
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 from trl.trainer.utils import FusedCausalLMOutput
@@ -29,20 +30,20 @@ def add_chosen_head(model: Any) -> None:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if plain_head(base) is None:
         return
-    inner = base.forward
+    inner = base.forward.__func__  # unbound, so that a copy of the model computes with its own weights
 
     @functools.wraps(inner)
-    def forward(*args: Any, fused_lm_head: bool = False, labels: Any = None, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, fused_lm_head: bool = False, labels: Any = None, **kwargs: Any) -> Any:
         if not fused_lm_head or labels is None or kwargs.get("output_router_logits"):
             # TRL's own wrapper tells an absent argument from one that is None no better.
-            return inner(*args, fused_lm_head=fused_lm_head, labels=labels, **kwargs)
+            return inner(self, *args, fused_lm_head=fused_lm_head, labels=labels, **kwargs)
         kwargs["use_cache"] = False
-        head = base.get_output_embeddings()
-        states = base.get_decoder()(*args, **kwargs).last_hidden_state[:, :-1]
+        head = self.get_output_embeddings()
+        states = self.get_decoder()(*args, **kwargs).last_hidden_state[:, :-1]
         mask = labels[:, 1:] != _IGNORED
         found = chosen_logprobs(states[mask].to(head.weight.dtype), head, labels[:, 1:][mask])
         # Scattered into zeros, a batch without trained tokens still has a gradient, which is zero.
         logp, entropy, best = (part.new_zeros(mask.shape).masked_scatter(mask, part) for part in found)
         return FusedCausalLMOutput(log_probs=logp, entropy=entropy, is_top1=best, label_mask=mask)
 
-    base.forward = forward
+    base.forward = types.MethodType(forward, base)

@@ -104,3 +104,15 @@ def test_what_still_names_a_place_is_refused_and_nothing_is_written(
     assert chain.main(run, publish="tiny", model="some/hub-id") == 1
     assert "/home/me/problems.jsonl, ~/models/best would tell" in capsys.readouterr().out
     assert not (tmp_path / "published").exists()
+
+
+@pytest.mark.parametrize("name", ["../learning", ".", "..", "a/b", ""])
+def test_nothing_but_a_chain_of_that_name_is_replaced(chain: ModuleType, run: Path, tmp_path: Path, name: str) -> None:
+    kept = tmp_path / "published" / "other" / "results.json"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    beside = tmp_path / "learning"
+    beside.mkdir()
+    assert chain.main(run, publish=name, model="some/hub-id") == 1
+    assert kept.exists()
+    assert beside.exists()

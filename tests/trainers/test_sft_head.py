@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,31 @@ def test_other_calls_are_the_models_own(digit_model: Path) -> None:
     torch.testing.assert_close(got.logits, wanted.logits)
     torch.testing.assert_close(got.loss, wanted.loss)
     assert torch.equal(ours(input_ids=IDS).logits, got.logits)
+
+
+def test_a_copy_computes_with_its_own_weights(digit_model: Path) -> None:
+    _, model = models(digit_model, lora=False)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in twin.parameters():
+            weight.zero_()
+    flat = twin(**INPUTS, fused_lm_head=True)
+    vocabulary = model.get_output_embeddings().out_features
+    torch.testing.assert_close(flat.log_probs[flat.label_mask], torch.full((6,), -math.log(vocabulary)))
+    assert not torch.allclose(flat.log_probs, model(**INPUTS, fused_lm_head=True).log_probs)
+
+
+def test_in_bfloat16_it_stays_as_near_to_float32_as_trl_does(digit_model: Path) -> None:
+    exact = models(digit_model, lora=False)[0](**INPUTS, fused_lm_head=True).log_probs
+    distances = []
+    for model in models(digit_model, lora=False):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = model(**INPUTS, fused_lm_head=True)
+            loss = -output.log_probs.sum()
+        loss.backward()
+        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+        distances.append(float((output.log_probs - exact).detach().abs().max()))
+    assert distances[1] <= max(2 * distances[0], 1e-3)
 
 
 def test_a_model_that_bounds_its_logits_keeps_trls_head() -> None:
