@@ -218,12 +218,16 @@ class HFSampler(Sampler):
             return
         holders = {s.prompt: s for s in self._streams.values() if s.cached >= len(s.prompt)}
         known = sorted(holders)
+        copies: list[tuple[int, int, int]] = []
         for group in groups.values():
             which, length = most_alike(group[0].prompt, known)
             if length:  # the others of the group get the whole prompt, once it is computed
-                self._cache.move(self._index([holders[known[which]].row]), self._index([group[0].row]), length)
+                copies.append((holders[known[which]].row, group[0].row, length))
                 for stream in group:
                     stream.cached, stream.pending = length, stream.pending[length:]
+        if copies:  # all at once; what is copied beyond a row's own part is written over before it is read
+            source, target, lengths = zip(*copies, strict=True)
+            self._cache.move(self._index(source), self._index(target), max(lengths))
 
     def _prefill(self, chunks: list[Chunk]) -> None:
         firsts = [chunk.streams[0] for chunk in chunks]

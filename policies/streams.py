@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Chunk", "Stream", "agreement", "batches", "leading", "most_alike"]
 
-_LEAST = 16  # tokens in common for which it pays to compute one prompt before others
+_LEAST, _LEAST_SHARE = 16, 0.125  # tokens in common, and share of the prompt, for which a pass more pays
 
 
 @dataclass
@@ -90,7 +90,7 @@ def leading(prompts: Iterable[tuple[int, ...]]) -> set[tuple[int, ...]]:
     """Return which prompts to compute before the others, because others begin like them and can take that over."""
     sets: list[list[tuple[int, ...]]] = []
     for prompt in sorted(set(prompts)):
-        if sets and agreement(sets[-1][0], prompt) >= _LEAST:
+        if sets and _pays(agreement(sets[-1][0], prompt), prompt):
             sets[-1].append(prompt)
         else:
             sets.append([prompt])
@@ -106,4 +106,8 @@ def most_alike(prompt: tuple[int, ...], known: Sequence[tuple[int, ...]]) -> tup
     at = bisect_left(known, prompt)  # in sorted order, one of the two neighbours has the most in common
     found = [(agreement(prompt[:-1], known[i]), i) for i in (at - 1, at) if 0 <= i < len(known)]
     length, which = max(found, default=(0, 0))
-    return which, length if length >= _LEAST else 0
+    return which, length if _pays(length, prompt) else 0
+
+
+def _pays(length: int, prompt: Sequence[int]) -> bool:
+    return length >= max(_LEAST, _LEAST_SHARE * len(prompt))

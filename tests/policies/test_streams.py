@@ -48,7 +48,7 @@ def test_the_most_alike_is_found_without_looking_at_all(known: list[tuple[int, .
     known = sorted(set(known))
     longest = max(agreement(prompt[:-1], other) for other in known)
     which, length = most_alike(prompt, known)
-    assert length == (longest if longest >= 16 else 0)
+    assert length == (longest if longest >= 16 else 0)  # an eighth of these prompts is less
     if length:
         assert known[which][:length] == prompt[:length]
         assert length < len(prompt)
@@ -65,3 +65,11 @@ def test_one_prompt_of_those_that_begin_alike_leads() -> None:
     assert leading([one, one, other]) == set()  # a group is computed once anyway
     assert leading([(*SYSTEM[:15], 7), (*SYSTEM[:15], 8)]) == set()  # too little to be worth a pass
     assert leading([]) == set()
+
+
+def test_a_small_part_of_a_long_prompt_is_not_worth_a_pass() -> None:
+    long = (*SYSTEM, *range(100, 261))
+    assert most_alike(long, [SYSTEM]) == (0, 0)  # 20 of 181
+    assert most_alike(long[:160], [SYSTEM]) == (0, 20)
+    assert leading([long, (*SYSTEM, *range(300, 461))]) == set()
+    assert leading([long[:160], (*SYSTEM, *range(300, 420))]) == {long[:160]}
