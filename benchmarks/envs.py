@@ -44,11 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = machine()
     source, problems = _problems()
     results = Results()
+    try:
+        _measure(options, problems, results)
+    except PeerError as error:
+        print(f"envs: {error}", file=sys.stderr)
+        return 1
+    targets = target_lines(results)
+    print(f"Problems: {source}.")
+    print(text(results, facts, options.rounds, targets))
+    if options.json is not None:
+        write_json(options.json, results, facts, targets)
+    return 0
+
+
+def _measure(options: argparse.Namespace, problems: Sequence[dict[str, str]], results: Results) -> None:
+    """Have all contenders do all parts; without ours there is nothing to show, and it ends with an error."""
     with ExitStack() as stack:
         there = _start(options, problems, results, stack)
-        if OURS.name not in [one.name for one in there]:
-            print(f"envs: {results.failed[OURS.name]}", file=sys.stderr)
-            return 1
+        _ours_is_there(results)
         megabytes = SHARE * _free_megabytes()
         folder = Path(__file__).resolve().with_name("envs_lines")
         # What is weighed comes first: the other parts leave environments behind that are used again.
@@ -63,15 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.slow = part("slow tools", lambda those: slow(those, max(2, options.rounds // 5)))
         results.lines = part("lines of code", lambda those: lines(those, folder))
         results.unpaid = {one.name: one.attempt(do="unpaid") for one in there}
+    _ours_is_there(results)
+
+
+def _ours_is_there(results: Results) -> None:
     if OURS.name in results.failed:
-        print(f"envs: {results.failed[OURS.name]}", file=sys.stderr)
-        return 1
-    targets = target_lines(results)
-    print(f"Problems: {source}.")
-    print(text(results, facts, options.rounds, targets))
-    if options.json is not None:
-        write_json(options.json, results, facts, targets)
-    return 0
+        raise PeerError(results.failed[OURS.name])
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -148,6 +158,7 @@ def _part(what: str, measure: Callable[[list[Process]], T], there: list[Process]
         results.failed[one.name] = f"{what}: {one.error}"
         _say(f"{one.title}: {one.error}")
         there.remove(one)
+    _ours_is_there(results)
     return measured
 
 

@@ -53,9 +53,9 @@ class Make(Contender):
 
         return self._loop.run(one_by_one())
 
-    def together(self, fleet: Any, kind: str) -> list[Any]:
+    def together(self, fleet: Any, kinds: Sequence[str]) -> list[Any]:
         async def at_once() -> list[Any]:
-            return await asyncio.gather(*(self._step(episode, kind) for episode in fleet))
+            return await asyncio.gather(*map(self._step, fleet, kinds))
 
         return self._loop.run(at_once())
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-__all__ = ["Contender", "arithmetic", "descendants", "main"]
+__all__ = ["MIX", "Contender", "arithmetic", "descendants", "main", "mixed"]
 
 EXPRESSION = "48/2+48"
 VALUE = "72"
@@ -29,6 +29,7 @@ EPISODES = 16  # per visit, each with some steps of its own
 REPEATS = 3  # further calls of an episode that has made its first
 SLOW = 0.2  # seconds that the slow tool takes
 FINAL_REWARD = 1.0
+MIX = ("calculator", "python", "final")  # of a mixed step, dealt in turn to the episodes
 
 
 class Contender(abc.ABC):
@@ -77,9 +78,9 @@ class Contender(abc.ABC):
         self.scrap(fleet)
         return self.fleet(len(fleet))
 
-    def together(self, fleet: Any, kind: str) -> list[Any]:
-        """Take the same kind of step in every episode of a fleet."""
-        return self.run(fleet, kind)
+    def together(self, fleet: Any, kinds: Sequence[str]) -> list[Any]:
+        """Take one step in every episode of a fleet, each of its own kind."""
+        return [self.step(episode, kind) for episode, kind in zip(fleet, kinds, strict=True)]
 
     def scrap(self, fleet: Any) -> None:
         """End the episodes of a fleet."""
@@ -97,6 +98,15 @@ class Contender(abc.ABC):
     @abc.abstractmethod
     def try_env(self, module: Any) -> tuple[str, float]:
         """Answer the question of ``lines/NAME_env.py`` and return the question and the reward."""
+
+
+def mixed(kind: str, count: int) -> list[str]:
+    """Return the kind of step that each episode of a fleet takes.
+
+    >>> mixed("final", 2), mixed("mixed", 4)
+    (['final', 'final'], ['calculator', 'python', 'final', 'calculator'])
+    """
+    return [MIX[i % len(MIX)] if kind == "mixed" else kind for i in range(count)]
 
 
 def arithmetic(expression: str) -> str:
@@ -123,10 +133,13 @@ def arithmetic(expression: str) -> str:
 
 
 class Clock:
-    """Wall time, and processor time of this process and everything below it."""
+    """Wall time, and processor time of this process and everything below it.
+
+    What a process further down used and ended before the clock stops is lost where its parent lives on.
+    """
 
     def __init__(self) -> None:
-        self._before = {pid: _processor(pid) for pid in descendants(os.getpid())}
+        self._before = _used()
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._reaped = children.ru_utime + children.ru_stime
         self._own = time.process_time()
@@ -139,18 +152,23 @@ class Clock:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         reaped = children.ru_utime + children.ru_stime - self._reaped
         # One that has ended and been reaped meanwhile was begun before: what it had used then is in `reaped` too.
-        alive = descendants(os.getpid())
-        living = sum(_processor(pid) - self._before.get(pid, 0.0) for pid in alive)
+        alive = _used()
+        living = sum(seconds - self._before.get(pid, 0.0) for pid, seconds in alive.items())
         gone = sum(seconds for pid, seconds in self._before.items() if pid not in alive)
         return wall, own + max(0.0, reaped - gone) + living
 
 
-def _processor(pid: int) -> float:
-    """Return the processor time that a process has used, in seconds, or 0 when it is gone."""
+def _used() -> dict[int, float]:
+    """Return the processor time, in seconds, that each process below this one has used, of those that still tell."""
+    return {pid: used for pid in descendants(os.getpid()) if (used := _processor(pid)) is not None}
+
+
+def _processor(pid: int) -> float | None:
+    """Return the processor time that a process has used, in seconds, or nothing when it is gone."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # MAKE_PROCESS_CPUCLOCK in the kernel's posix-timers.h
     except OSError:
-        return 0.0
+        return None
 
 
 def descendants(ancestor: int) -> set[int]:
@@ -158,14 +176,21 @@ def descendants(ancestor: int) -> set[int]:
     found: set[int] = set()
     waiting = [ancestor]
     while waiting:
-        for folder in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+        for thread in _listed(Path(f"/proc/{waiting.pop()}/task")):
             try:
-                children = {int(pid) for pid in folder.read_text().split()} - found
+                children = {int(pid) for pid in (thread / "children").read_text().split()} - found
             except OSError:
                 continue  # it ended meanwhile
             found |= children
             waiting.extend(children)
     return found
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []  # the process ended meanwhile
 
 
 class Driver:
@@ -203,16 +228,22 @@ class Driver:
         return {"seconds": clock.stop()}
 
     def fly(self, count: int, kinds: Sequence[str]) -> dict[str, Any]:
-        """Take one step of each kind in every episode of the fleet, in this order; after a final answer, begin anew."""
+        """Take one step of each kind in every episode of the fleet, in this order.
+
+        In a ``"mixed"`` step the episodes take the kinds of :data:`MIX` in turn, all within one call. After final
+        answers all episodes begin anew.
+        """
         made = self._contender
         times = []
         for kind in kinds:
+            each = mixed(kind, count)
             clock = Clock()
-            outcomes = made.together(self._fleet, kind)
+            outcomes = made.together(self._fleet, each)
             times.append([seconds / count for seconds in clock.stop()])
             assert len(outcomes) == count, f"{len(outcomes)} outcomes of {count} steps"
-            self._check(outcomes, kind)
-            if kind == "final":
+            for outcome, taken in zip(outcomes, each, strict=True):
+                self._check([outcome], taken)
+            if "final" in each:
                 self._fleet = made.renew(self._fleet)
         return {"times": times}
 

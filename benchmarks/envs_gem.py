@@ -84,8 +84,9 @@ class Make(Contender):
         fleet.reset()
         return fleet
 
-    def together(self, fleet: Any, kind: str) -> list[Any]:
-        actions = [_answer(env) if kind == "final" else ACTIONS[kind] for env in fleet.envs]
+    def together(self, fleet: Any, kinds: Sequence[str]) -> list[Any]:
+        pairs = zip(fleet.envs, kinds, strict=True)
+        actions = [_answer(env) if kind == "final" else ACTIONS[kind] for env, kind in pairs]
         observations, rewards, _, _, _ = fleet.step(actions)
         return list(zip(observations, rewards, strict=True))
 

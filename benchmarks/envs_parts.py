@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envs_driver import MIX
 from envs_peers import Peak, PeerError, Process, watched
 from rounds import interleave
 
@@ -17,18 +18,24 @@ __all__ = [
     "Fleet",
     "Growth",
     "Single",
+    "Slope",
     "count_lines",
     "fleets",
     "growth",
     "lines",
     "singles",
+    "slopes",
     "slow",
 ]
 
 KINDS = ("final", "calculator", "python")
 EPISODE = ("calculator", "python", "python", "python", "final")  # of the many at once; before it, one of "final" alone
+MIXED_EPISODE = ("python", "mixed")  # so that in the mixed step, the one that counts, the interpreters are there
 GROWTH_EPISODE = ("calculator", "python", "python")  # after a final answer of episodes that called no tool
 MOST_SECONDS = 60.0  # that the steps of one kind may take in a fleet of the growing ones
+FROM = 64  # episodes at once, from which on cost has to grow linearly
+LINEAR = 1.25  # times the cost per episode at FROM that is still linear: medians of a few passes differ by as much
+LITTLE = 0.05  # megabytes per episode below which growth is noise
 FILES = ("tool", "env", "episode")
 
 Pair = Sequence[float]
@@ -56,12 +63,14 @@ class Fleet:
         count: Episodes.
         final: Of each round, the final answer of an episode that called no tool.
         times: Of each round, one pair per step of :data:`EPISODE`; the last one also ends the interpreter, if any.
+        mixed: Of each round, the step in which episodes call different tools or answer; none where a kind is lacking.
         peak: Memory and processes.
     """
 
     count: int
     final: list[Pair] = field(default_factory=list)
     times: list[list[Pair]] = field(default_factory=list)
+    mixed: list[Pair] = field(default_factory=list)
     peak: Peak = field(default_factory=Peak)
 
 
@@ -87,6 +96,27 @@ class Growth:
     def each(self) -> float:
         """Megabytes that an episode adds."""
         return (self.megabytes - self.idle) / self.count
+
+
+@dataclass(frozen=True)
+class Slope:
+    """What an episode costs among many, beside what it costs among few.
+
+    Args:
+        what: A kind of step, or memory.
+        few, many: Episodes at once.
+        ratio: Cost of an episode among many by that among few.
+    """
+
+    what: str
+    few: int
+    many: int
+    ratio: float
+
+    @property
+    def linear(self) -> bool:
+        """Whether cost grows no faster than the number of episodes."""
+        return self.ratio <= LINEAR
 
 
 @dataclass(frozen=True)
@@ -126,7 +156,8 @@ def fleets(contenders: Sequence[Process], count: int, rounds: int) -> dict[str, 
     asked: dict[str, Callable[[], dict[str, Any]]] = {
         f"{one.name} {name}": lambda one=one, kinds=kinds: one.attempt(do="fly", count=count, kinds=had(one, kinds))
         for one in contenders
-        for name, kinds in (("answers", ("final",)), ("episodes", EPISODE))
+        for name, kinds in (("answers", ("final",)), ("episodes", EPISODE), ("mixed", MIXED_EPISODE))
+        if name != "mixed" or not one.lacks.keys() & set(MIX)
     }
     answers = interleave(asked, rounds, warmup=1)
     out = {}
@@ -135,8 +166,10 @@ def fleets(contenders: Sequence[Process], count: int, rounds: int) -> dict[str, 
         one.attempt(do="close_fleet")
         if one.error:
             continue
-        final, times = ([row["times"] for row in answers[f"{one.name} {name}"]] for name in ("answers", "episodes"))
-        out[one.name] = Fleet(count, [pairs[0] for pairs in final], times, peak)
+        final, times, mixed = (
+            [row["times"] for row in answers.get(f"{one.name} {name}", ())] for name in ("answers", "episodes", "mixed")
+        )
+        out[one.name] = Fleet(count, [pairs[0] for pairs in final], times, [pairs[-1] for pairs in mixed], peak)
     return out
 
 
@@ -205,6 +238,28 @@ def _size(one: Process, count: int, before: Growth | None, megabytes: float, pas
         return row
     row.times = {kind: _middle([pair[place] for pair in times]) for place, kind in enumerate(["final", *kinds])}
     return row
+
+
+def slopes(rows: Sequence[Growth]) -> list[Slope]:
+    """Return how cost grows, from :data:`FROM` episodes at once, or the fewest above, to the most that there are.
+
+    Times are compared on the wall and in processor time, and the one that grows faster counts. Memory is compared
+    between sizes that took the same kinds of step, since an interpreter weighs more than all else; where an episode
+    adds next to none, there is nothing to compare.
+    """
+    there = [row for row in rows if row.times and row.count >= FROM]
+    if len(there) < 2:
+        return []
+    few, out = there[0], []
+    for kind, before in few.times.items():
+        many = [row for row in there if kind in row.times][-1]
+        if many.count > few.count:
+            ratio = max(after / first for after, first in zip(many.times[kind], before, strict=True))
+            out.append(Slope(kind, few.count, many.count, ratio))
+    alike = [row for row in there if row.times.keys() == few.times.keys()][-1]
+    if alike.count > few.count and max(few.each, alike.each) > LITTLE:
+        out.append(Slope("memory", few.count, alike.count, alike.each / max(few.each, LITTLE)))
+    return out
 
 
 def _middle(pairs: Sequence[Pair]) -> Pair:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envs_parts import EPISODE, FILES, KINDS, Counted, Fleet, Growth, Single
+from envs_driver import MIX
+from envs_parts import EPISODE, FILES, LINEAR, LITTLE, Counted, Fleet, Growth, Single, Slope, slopes
 from envs_peers import Peak
 from interpreter_report import Line
 from machine import Machine
@@ -16,7 +17,8 @@ from rounds import Array, Estimate, estimate, median
 
 __all__ = ["COMPARABLE", "Results", "target_lines", "text", "write_json"]
 
-LITTLE = 0.05  # megabytes per episode below which growth is noise
+LEAST = {"calculator": 1 / 60e-6, "python": 2500.0, "final": 20_000.0}  # steps per second that are the target
+MIXED = len(MIX) / sum(1 / LEAST[kind] for kind in MIX)  # a step in which every kind has its share, each at its target
 
 COMPARABLE = """\
 What is not comparable:
@@ -35,9 +37,12 @@ What is not comparable:
   what turns text into them is not in their figures.
 - **Calculators.** Those of GEM, SkyRL-gym and OpenEnv are a user's few lines here: they know + - * / alone. aviary's
   and trajgym's come with them; trajgym's is exact and bounded.
-- **Many at once.** trajgym in Gymnasium's SyncVectorEnv; GEM in its vector environment of threads; SkyRL-gym in a loop,
-  its Python calls in 32 threads; aviary's steps gathered in one event loop; OpenEnv in a loop, without the HTTP server
-  that its environments are meant to run behind.
+- **Many at once.** trajgym in the ToolVectorEnv that `gymnasium.make_vec` makes of its ids: turns that call a tool that
+  takes its time in up to 64 threads, all others in a loop; GEM in its vector environment of threads; SkyRL-gym in a
+  loop, its Python calls in 32 threads; aviary's steps gathered in one event loop; OpenEnv in a loop, without the HTTP
+  server that its environments are meant to run behind.
+- **The mixed step.** One step of all episodes, after each of them has called Python: a third call the calculator, a
+  third Python, and a third answer, which in trajgym also ends an isolated interpreter. All begin anew off the clock.
 - **Bookkeeping.** trajgym records each step with its named reward terms and returns the whole dialogue; the others
   return less.
 """
@@ -77,18 +82,32 @@ def target_lines(results: Results, name: str = "trajgym") -> list[Line]:
             Line(f"final-answer step, {clock}", "µs", final, most=50),
             Line(f"calculator step, {clock}", "µs", calls["calculator"], most=60),
             Line(f"python step, {clock}", "µs", calls["python"], most=250),
-            Line(f"{fleet.count} at once, final answers, {clock}", "/s", _rate(fleet, "final", side), least=20_000),
+            Line(f"{fleet.count} at once, final answers, {clock}", "/s", _rate(fleet, "final", side), LEAST["final"]),
             Line(
                 f"{fleet.count} at once, final answers with an open interpreter, {clock}",
                 "/s",
                 _rate(fleet, "end", side),
             ),
             Line(f"{fleet.count} at once, python, first calls, {clock}", "/s", _rate(fleet, "python", side, 0)),
-            Line(f"{fleet.count} at once, python, later calls, {clock}", "/s", _rate(fleet, "python", side, 1), 2500),
-            Line(f"{fleet.count} at once, python, all calls, {clock}", "/s", _rate(fleet, "python", side), 2500),
+            Line(
+                f"{fleet.count} at once, python, later calls, {clock}",
+                "/s",
+                _rate(fleet, "python", side, 1),
+                LEAST["python"],
+            ),
+            Line(
+                f"{fleet.count} at once, python, all calls, {clock}",
+                "/s",
+                _rate(fleet, "python", side),
+                LEAST["python"],
+            ),
+            Line(f"{fleet.count} at once, mixed, {clock}", "/s", _rate(fleet, "mixed", side), round(MIXED)),
         ]
     memory = fleet.peak.megabytes
     out.append(Line(f"{fleet.count} at once, peak memory", "MB", Estimate(memory, memory, memory), most=400))
+    for slope in slopes(results.growth.get(name, ())):
+        what = f"{slope.what} of an episode, {slope.many:,} at once beside {slope.few:,}"
+        out.append(Line(what, "times", Estimate(slope.ratio, slope.ratio, slope.ratio), most=LINEAR))
     out.append(Line("four tools of 0.2 s in one turn", "s", estimate(median, results.slow[name])))
     for file, number, most in zip(FILES, counted.numbers, (5, 12, 6), strict=True):
         out.append(Line(f"lines of a new {file}", "", Estimate(number, number, number), most=most))
@@ -159,9 +178,15 @@ def _fleet_table(results: Results) -> list[str]:
         rows[f"final-answer steps/s after python calls, {clock}"] = lambda name, side=side: (
             "–" if "python" in results.lacks[name] else _interval(_rate(results.fleets[name], "end", side))
         )
+        rows[f"mixed steps/s, {clock}"] = lambda name, side=side: _interval(_rate(results.fleets[name], "mixed", side))
     rows["peak memory, MB"] = lambda name: _weight(results.fleets[name].peak)
     rows["processes"] = lambda name: str(results.fleets[name].peak.processes)
-    return _table(results, f"{count} episodes at once", rows, list(results.fleets))
+    without = [
+        f"\n– {results.titles[name]} takes no mixed step: it lacks {' and '.join(sorted(lacking))}."
+        for name in results.fleets
+        if (lacking := results.lacks[name].keys() & set(MIX))
+    ]
+    return [*_table(results, f"{count} episodes at once", rows, list(results.fleets)), *without]
 
 
 def _weight(peak: Peak) -> str:
@@ -170,7 +195,7 @@ def _weight(peak: Peak) -> str:
 
 
 def _growth_table(results: Results) -> list[str]:
-    columns = ("final", "calculator", "python")
+    columns, verdicts = ("final", "calculator", "python"), []
     out = ["", f"| growing | episodes | {' | '.join(f'{kind}, µs (CPU)' for kind in columns)} | MB | MB per episode |"]
     out.append("|---|---|---|---|---|---|---|")
     for name, rows in results.growth.items():
@@ -184,16 +209,21 @@ def _growth_table(results: Results) -> list[str]:
                 f"| {results.titles[name]}{note} | {row.count:,} | {' | '.join(cells)} | {_number(row.megabytes)} "
                 f"| {row.each:.2f} |"
             )
-        full = [row for row in rows if row.times]
-        if len(full) > 1:
-            few, many = full[0], full[-1]
-            steps = [f"{kind} ×{many.times[kind][1] / few.times[kind][1]:.2f}" for kind in KINDS if kind in many.times]
-            memory = f"×{many.each / few.each:.2f}" if few.each > LITTLE else f"below {LITTLE:g}"
-            out.append(
-                f"| {results.titles[name]}, {many.count:,} beside {few.count} | | CPU of a step: {', '.join(steps)} "
-                f"| | | | {memory} |"
-            )
-    return out if results.growth else []
+        verdicts.append(f"\n{results.titles[name]}: {_verdict(slopes(rows))}.")
+    how = (
+        f"\nPer episode, among many beside among few; linear up to ×{LINEAR:g}. Of wall and CPU what grows faster; no "
+        f"memory where an episode adds less than {LITTLE:g} MB."
+    )
+    return [*out, how, *verdicts] if results.growth else []
+
+
+def _verdict(found: Sequence[Slope]) -> str:
+    """Say of each cost whether it grows linearly."""
+    said = [
+        f"{one.what} ×{one.ratio:.2f} ({one.many:,} beside {one.few:,}), {'linear' if one.linear else 'not linear'}"
+        for one in found
+    ]
+    return "; ".join(said) or "too few sizes to tell"
 
 
 def _small_table(results: Results) -> list[str]:
@@ -215,17 +245,18 @@ def _targets(lines: Sequence[Line]) -> Iterator[str]:
         yield f"| {line.what} | {_interval(line.estimate)} {line.unit} | {line.target} | {line.verdict} |"
 
 
-def _rate(fleet: Fleet, kind: str, side: int, later: int | None = None) -> Estimate:
+def _rate(fleet: Fleet, kind: str, side: int, later: int | None = None) -> Estimate | None:
     """Steps of a kind per second.
 
     Args:
         fleet: Whose.
-        kind: Of the step; ``"end"`` is the final answer of an episode that has called tools.
+        kind: Of the step; ``"end"`` is the final answer of an episode that has called tools, ``"mixed"`` may be none.
         side: 0 on the wall, 1 in processor time.
         later: 0 and 1 choose the first call of an episode and those after it; by default all.
     """
-    if kind == "final":
-        return estimate(lambda seconds: 1 / median(seconds), _side(fleet.final, side))
+    if kind in ("final", "mixed"):
+        seconds = _side(fleet.final if kind == "final" else fleet.mixed, side)
+        return estimate(lambda seconds: 1 / median(seconds), seconds) if seconds else None
     kind = "final" if kind == "end" else kind
     kinds = EPISODE if len(fleet.times[0]) == len(EPISODE) else [k for k in EPISODE if k != "python"]
     places = [place for place, name in enumerate(kinds) if name == kind]

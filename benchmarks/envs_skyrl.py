@@ -82,11 +82,12 @@ class Make(Contender):
     def reward(self, outcome: Any) -> float:
         return float(outcome["reward"])
 
-    def together(self, fleet: Any, kind: str) -> list[Any]:
-        if kind != "python":
-            return self.run(fleet, kind)
+    def together(self, fleet: Any, kinds: Sequence[str]) -> list[Any]:
         # Its trainer steps environments in threads; for what takes microseconds a loop is faster.
-        return list(self._threads.map(lambda episode: self.step(episode, kind), fleet))
+        pairs = list(zip(fleet, kinds, strict=True))
+        waiting = {i: self._threads.submit(self.step, *pair) for i, pair in enumerate(pairs) if pair[1] == "python"}
+        quick = {i: self.step(*pair) for i, pair in enumerate(pairs) if i not in waiting}
+        return [waiting[i].result() if i in waiting else quick[i] for i in range(len(pairs))]
 
     def slow(self) -> Callable[[], Any]:
         env, _ = self.open(0)

@@ -81,9 +81,10 @@ class Make(Contender):
     def renew(self, fleet: Any) -> Any:
         return self._begun(fleet[0])
 
-    def together(self, fleet: Any, kind: str) -> list[Any]:
+    def together(self, fleet: Any, kinds: Sequence[str]) -> list[Any]:
         envs, answers = fleet
-        texts, rewards, _, _, _ = envs.step(answers if kind == "final" else (ACTIONS[kind],) * envs.num_envs)
+        actions = [answer if kind == "final" else ACTIONS[kind] for answer, kind in zip(answers, kinds, strict=True)]
+        texts, rewards, _, _, _ = envs.step(actions)
         return list(zip(texts, rewards, strict=True))
 
     def scrap(self, fleet: Any) -> None:

@@ -9,7 +9,8 @@ once in every round.
 
 Then the costs that the forecast of :mod:`trajgym.trainers.throughput` needs are measured one by one: bytes of a
 trajectory, seconds for weights by their size, for credit and for learning. The last tables put the forecast beside
-what was measured, and go on to numbers of workers that are not here.
+what was measured, go on to numbers of workers that are not here, and compare whole updates of a real model, which
+learns (:mod:`ray_updates`). The lines from there on are meant to be kept, in docs/ray.md.
 """
 
 from __future__ import annotations
@@ -17,27 +18,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import pickle
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated
 
-import cloudpickle
 import numpy as np
 import tyro
 from machine import machine
+from ray_updates import SIZE, costs_of, options_of, table, whole_updates
 from rounds import estimate, interleave, median
 
 from trajgym.envs.make import make
 from trajgym.envs.tools import tool
 from trajgym.envs.tools.base import Tool
+from trajgym.errors import ConfigError
 from trajgym.policies.base import TextPolicy
 from trajgym.rollout import EnvPool, Episode
 from trajgym.trainers.config import GRPOConfig
-from trajgym.trainers.grpo import GRPOTrainer
-from trajgym.trainers.interrupt import Interrupt
 from trajgym.trainers.ray_crew import RayCrew
 from trajgym.trainers.rollout_share import Share, play_groups
 from trajgym.trainers.stopwatch import Stopwatch
@@ -50,7 +47,6 @@ from trajgym.types import Message, Task
 
 __all__ = ["main"]
 
-SIZE = 8  # trajectories of a group, and of a piece
 TURNS = 4
 CONFIG = GRPOConfig(env="ArithmeticTool-v0", num_generations=SIZE, updates=1, deterministic=True)
 
@@ -181,40 +177,6 @@ def weights_seconds(size: int, rounds: int) -> tuple[float, float]:
     return float(np.median(put[1:])), float(np.median(load[1:]))
 
 
-def trainer_seconds(groups: int, rounds: int) -> dict[str, float]:
-    """Return what an update of the embedded model costs its trainer, per trajectory, and the trajectory's bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            env="ArithmeticTool-v0",
-            updates=rounds + 1,
-            groups_per_update=groups,
-            num_generations=SIZE,
-            max_turn_tokens=32,
-            max_episode_tokens=1024,
-            output_dir=Path(folder),
-            monitors=(),
-        )
-        trainer = GRPOTrainer(config)
-        found: dict[str, list[float]] = {"read": [], "credit": [], "learn": [], "bytes": []}
-        with trainer.pool:
-            for update in range(rounds):
-                played = trainer.player.play(update, Interrupt(), lambda group: True)
-                count = len(played.trajectories)
-                data = cloudpickle.dumps(played.trajectories)
-                began = time.perf_counter()
-                pickle.loads(data)  # noqa: S301  written two lines above
-                read = time.perf_counter()
-                advantages = trainer.credit(played.groups)
-                trainer.learner.lay_out(played.groups, advantages)
-                credited = time.perf_counter()
-                trainer.learn(played.groups, advantages, Interrupt())
-                seconds = {"read": read - began, "credit": credited - read, "learn": time.perf_counter() - credited}
-                for name, value in seconds.items():
-                    found[name].append(value / count)
-                found["bytes"].append(len(data) / count)
-    return {name: float(np.median(values)) for name, values in found.items()}
-
-
 def main(
     workers: Annotated[tuple[int, ...], tyro.conf.arg(help="Numbers of workers to measure.")] = (1, 2),
     groups: Annotated[int, tyro.conf.arg(help=f"Groups to play, of {SIZE} episodes each.")] = 8,
@@ -223,13 +185,17 @@ def main(
     sizes: Annotated[tuple[int, ...], tyro.conf.arg(help="MiB of weights to send.")] = (1, 64, 512),
     link: Annotated[float, tyro.conf.arg(help="Assumed: GB per second between machines.")] = 10.0,
     per_machine: Annotated[int, tyro.conf.arg(help="Assumed: workers on one machine.")] = 8,
+    model: Annotated[str, tyro.conf.arg(help="Of the whole updates: hub id, folder, or tiny.")] = "tiny",
+    updates: Annotated[int, tyro.conf.arg(help="Of each of those runs, at least 2; the first does not count.")] = 4,
 ) -> int:
     """Measure and print the tables."""
+    if updates < 2:
+        raise ConfigError(f"--updates must be at least 2, got {updates}: the first update of a run does not count.")
     import ray
 
+    facts = machine()  # before anything is at work here
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=sum(workers) + 1, include_dashboard=False, logging_level="WARNING")
-    facts = machine()
     busy = ", busy with other work" if facts.busy else ""
     print(
         f"{facts.cores} × {facts.processor}{busy}; Ray {ray.__version__}; {groups} groups of {SIZE} episodes of "
@@ -249,32 +215,26 @@ def main(
     sent = {size: weights_seconds(size << 20, rounds) for size in sizes}
     for size, (put, load) in sent.items():
         print(f"| {size} MiB | {put:.4f} | {load:.4f} |", flush=True)
-    ray.shutdown()
-    own = trainer_seconds(groups, rounds)
-    print(f"\nOne trajectory, embedded model: {own['bytes']:,.0f} bytes, read in {1e3 * own['read']:.3f} ms, ", end="")
-    print(f"credited and laid out in {1e3 * own['credit']:.3f} ms, learned from in {1e3 * own['learn']:.2f} ms\n")
+    own = costs_of(options_of(model, groups, rounds + 1), rounds, ray.put)
+    print(f"\nOne trajectory, {model}: {_trajectory(own)}\n")
 
     print("| tool | workers | turns/s forecast | turns/s measured |\n|---|---|---|---|")
     for seconds in (0.0, slow):
         piece = measured[seconds]["here"] / groups  # of a worker, as long as it has a processor for itself
         for count in workers:
-            alone = Costs(piece, SIZE, 0.0, 0.0, own["bytes"], own["read"], 0.0, 0.0)
+            alone = Costs(piece, SIZE, 0.0, 0.0, own.trajectory_bytes, own.read_seconds, 0.0, 0.0)
             said = forecast(alone, workers=count, batch=groups * SIZE).update_seconds
             took = measured[seconds][f"{count}"]
             print(f"| {seconds:g} s | {count} | {turns / said:,.0f} | {turns / took:,.0f} |")
 
     largest = max(sizes)
-    costs = Costs(
-        measured[slow]["here"] / groups,
-        SIZE,
-        largest << 20,
-        sum(sent[largest]),
-        own["bytes"],
-        own["read"],
-        own["credit"],
-        own["learn"],
-        link * 1e9,
-        per_machine,
+    costs = dataclasses.replace(
+        own,
+        piece_seconds=measured[slow]["here"] / groups,
+        weight_bytes=largest << 20,
+        load_seconds=sum(sent[largest]),
+        link=link * 1e9,
+        workers_per_machine=per_machine,
     )
     print(
         f"\nForecast: pieces of {costs.piece_seconds:.2f} s, weights of {largest} MiB, {link:g} GB/s between machines "
@@ -291,7 +251,24 @@ def main(
             f"| {count:,} | {batch:,} | {one.in_turn:,.1f} | {one.overlapped:,.1f} | {one.limit} | "
             f"{many.overlapped:,.1f} | {many.limit} | {math.ceil(10 * many.staleness) / 10:.1f} |"
         )
+
+    print(
+        f"\n{facts.cores} × {facts.processor}{busy}; Ray {ray.__version__}; updates 2 … {updates} of {rounds} runs, "
+        f"medians and 95 % intervals. The forecast's costs, measured without workers: a piece of {SIZE} trajectories "
+        f"{own.piece_seconds:.3f} s; weights of {own.weight_bytes / 2**20:.1f} MiB sent and copied in "
+        f"{1e3 * own.load_seconds:.2f} ms; a trajectory {_trajectory(own)}\n"
+    )
+    whole = whole_updates(options_of(model, groups, updates), workers, rounds)
+    print("\n".join(table(model, own, whole, groups * SIZE)))
+    ray.shutdown()
     return 0
+
+
+def _trajectory(costs: Costs) -> str:
+    return (
+        f"{costs.trajectory_bytes:,.0f} bytes, read in {1e3 * costs.read_seconds:.3f} ms, credited and laid out in "
+        f"{1e3 * costs.credit_seconds:.3f} ms, learned from in {1e3 * costs.learn_seconds:.2f} ms."
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,12 @@
     python benchmarks/rollout.py [--model tiny] [--episodes 32] [--turns 6 12] [--rounds 5]
 
 All measure the same model in the same process, one after the other in every round, on as many threads as the machine
-has cores. Only tokens that were sampled and kept count. See :mod:`rollout_contenders` for what makes the work the same.
+has cores. Only tokens that were sampled and kept count. See :mod:`rollout_contenders` for what makes the work the same:
+with other prompts, turns or numbers of tokens in any round there are no figures.
+
+The same seeds mean the same tasks, and the same prompts of single turns. They do not mean the same draws of tokens: TRL
+and ``model.generate`` draw from torch's global generator, and here every turn has a generator of its own.
+
 The last table is about tools that take their time: how long episodes take beside the slowest one and beside the sum.
 """
 
@@ -12,12 +17,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from machine import machine
-from rollout_contenders import Sampled, decode_ours, decode_theirs, ours, slow_tool, teach, theirs
-from rounds import Array, estimate, interleave, median, median_ratio
+from rollout_contenders import Sampled, decode_ours, decode_theirs, lengths, measured, ours, slow_tool, teach, theirs
+from rounds import Array, estimate, median, median_ratio
 
 from trajgym.envs.make import make
 from trajgym.policies.base import TextPolicy
@@ -26,6 +31,8 @@ from trajgym.trainers.models import load_model
 from trajgym.types import Message, Task
 
 __all__ = ["main"]
+
+_WORK = "turns of each | tokens that each sampled | tokens of a prompt"
 
 
 def main(
@@ -41,22 +48,22 @@ def main(
     """Measure and print the tables."""
     import torch
 
+    facts = machine()  # before anything is at work here
     weights, tokenizer = load_model(model)
     teach(weights, tokenizer, steps=steps, rate=rate, say=lambda text: print(text, file=sys.stderr, flush=True))
     weights = weights.to(getattr(torch, dtype)).eval()
-    facts = machine()
     busy = ", busy with other work" if facts.busy else ""
     print(
         f"{model}, {dtype}, {episodes} at once; {facts.cores} × {facts.processor}{busy}; medians of {rounds} rounds\n"
     )
-    print("| episodes | tokens/s here | tokens/s TRL | ratio | turns here | turns TRL |\n|---|---|---|---|---|---|")
+    print(f"| episodes | tokens/s here | tokens/s TRL | ratio | {_WORK} |\n|{'---|' * 7}")
     for count in turns:
         both = {
             "ours": ours(weights, tokenizer, episodes=episodes, turns=count),
             "theirs": theirs(weights, tokenizer, episodes=episodes, turns=count),
         }
         print(_row(f"{count} turns", both, rounds))
-    print("\n| one turn | tokens/s here | tokens/s `model.generate` | ratio | | |\n|---|---|---|---|---|---|")
+    print(f"\n| one turn | tokens/s here | tokens/s `model.generate` | ratio | {_WORK} |\n|{'---|' * 7}")
     for prompt in (16, 256):
         size = {"rows": episodes, "prompt": prompt, "tokens": tokens}
         both = {"ours": decode_ours(weights, **size), "theirs": decode_theirs(weights, **size)}
@@ -89,21 +96,12 @@ def slow(seconds: float, episodes: int = 16) -> str:
 
 
 def _row(name: str, contenders: dict[str, Callable[[], Sampled]], rounds: int) -> str:
-    found: dict[str, Sampled] = {}
-
-    def timed(key: str) -> Callable[[], float]:
-        def run() -> float:
-            found[key] = contenders[key]()
-            return found[key].seconds / found[key].tokens
-
-        return run
-
-    times: dict[str, Any] = interleave({key: timed(key) for key in contenders}, rounds, warmup=1)
+    times, work = measured(contenders, rounds)
     rates = {key: estimate(_rate, values).value for key, values in times.items()}
     ratio = estimate(median_ratio, times["theirs"], times["ours"])
     return (
         f"| {name} | {rates['ours']:,.0f} | {rates['theirs']:,.0f} | {ratio.value:.2f} "
-        f"[{ratio.low:.2f}, {ratio.high:.2f}] | {found['ours'].turns} | {found['theirs'].turns} |"
+        f"[{ratio.low:.2f}, {ratio.high:.2f}] | {work.turns:,} | {work.tokens:,} | {lengths(work)} |"
     )
 
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from rounds import interleave
 from torch.nn.functional import cross_entropy
 
 from trajgym.envs.make import make
 from trajgym.envs.tools.base import Tool, tool
-from trajgym.policies.base import TextPolicy
+from trajgym.policies.base import Sampler, TextPolicy
 from trajgym.policies.hf import HFSampler
 from trajgym.policies.llm import LLMPolicy
 from trajgym.policies.render import Renderer
@@ -26,7 +28,20 @@ from trajgym.rollout import EnvPool, Episode, collect
 from trajgym.trainers.data import demonstration
 from trajgym.types import Message, Task
 
-__all__ = ["CALL", "Sampled", "decode_ours", "decode_theirs", "ours", "slow_tool", "teach", "theirs"]
+__all__ = [
+    "CALL",
+    "Sampled",
+    "UnequalWorkError",
+    "decode",
+    "decode_ours",
+    "decode_theirs",
+    "lengths",
+    "measured",
+    "ours",
+    "slow_tool",
+    "teach",
+    "theirs",
+]
 
 ENV = "ArithmeticTool-v0"
 CALL = (
@@ -47,11 +62,66 @@ class Sampled:
         seconds: From the first prompt to the last reward.
         tokens: Sampled by the model and kept.
         turns: Of all episodes.
+        prompts: Token ids that each episode began with.
     """
 
     seconds: float
     tokens: int
     turns: int
+    prompts: tuple[tuple[int, ...], ...]
+
+    @property
+    def work(self) -> tuple[Any, ...]:
+        """What all contenders must have in common."""
+        return self.tokens, self.turns, sorted(self.prompts)
+
+    def __str__(self) -> str:
+        after = f"{len(self.prompts):,} prompts of {lengths(self)} each"
+        return f"{self.tokens:,} tokens in {self.turns:,} turns after {after}"
+
+
+class UnequalWorkError(Exception):
+    """Contenders did not do the same work, so that their times say nothing; the message says who did what."""
+
+
+def lengths(done: Sampled) -> str:
+    """Return how long the prompts were, in tokens: one figure, or the shortest and the longest."""
+    found = sorted({len(ids) for ids in done.prompts})
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} … {found[-1]:,}"
+
+
+def measured(
+    contenders: dict[str, Callable[[], Sampled]], rounds: int, warmup: int = 1
+) -> tuple[dict[str, list[float]], Sampled]:
+    """Time contenders in the same rounds.
+
+    Args:
+        contenders: By name.
+        rounds: How often each is measured.
+        warmup: Rounds before those, which are thrown away.
+
+    Returns:
+        The seconds per token of each, round by round, and what every one of them did.
+
+    Raises:
+        UnequalWorkError: When one did something else than the first, in any round.
+    """
+    first: list[tuple[str, Sampled]] = []
+
+    def timed(name: str) -> Callable[[], float]:
+        def run() -> float:
+            done = contenders[name]()
+            if not first:
+                first.append((name, done))
+            other, expected = first[0]
+            if done.work != expected.work:
+                said = " (the same lengths, other tokens)" if str(done) == str(expected) else ""
+                raise UnequalWorkError(f"Not the same work. {name}: {done}; {other}: {expected}{said}.")
+            return done.seconds / done.tokens
+
+        return run
+
+    return interleave({name: timed(name) for name in contenders}, rounds, warmup), first[0][1]
 
 
 class Calling(TextPolicy):
@@ -131,14 +201,17 @@ def ours(model: Any, tokenizer: Any, *, episodes: int, turns: int) -> Callable[[
     sampler = HFSampler(model, slots=episodes, max_length=length, stop_ids=renderer.stop_ids, temperature=_TEMPERATURE)
     policy = LLMPolicy(sampler, renderer, max_turn_tokens=_TURN_TOKENS, max_episode_tokens=length)
     pool = EnvPool(lambda: make(ENV, max_turns=turns, reward="hybrid"), threads=16)
-    plans = [Episode(i // GROUP, i) for i in range(episodes)]
+    tasks = _tasks(episodes // GROUP)
+    plans = [Episode(i // GROUP, i, task=tasks[i // GROUP]) for i in range(episodes)]
 
     def run() -> Sampled:
         sampler.reset()
         began = time.perf_counter()
         played = collect(policy, pool, plans, deterministic=True)
         seconds = time.perf_counter() - began
-        return Sampled(seconds, sum(sum(row.mask) for t in played for row in t.rows), sum(len(t.steps) for t in played))
+        tokens = sum(sum(row.mask) for t in played for row in t.rows)
+        prompts = tuple(t.rows[0].ids[: t.rows[0].mask.index(1)] for t in played)
+        return Sampled(seconds, tokens, sum(len(t.steps) for t in played), prompts)
 
     return run
 
@@ -193,7 +266,9 @@ def theirs(model: Any, tokenizer: Any, *, episodes: int, turns: int) -> Callable
         seconds = time.perf_counter() - began
         kept = output["completion_mask"] * output.get("tool_mask", 1)
         starts = kept[:, 1:].sum() - (kept[:, 1:] * kept[:, :-1]).sum() + kept[:, 0].sum()
-        return Sampled(seconds, int(kept.sum()), int(starts))
+        asked = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
+        prompts = tuple(tuple(ids[there].tolist()) for ids, there in asked)
+        return Sampled(seconds, int(kept.sum()), int(starts), prompts)
 
     return run
 
@@ -208,6 +283,19 @@ def decode_ours(model: Any, *, rows: int, prompt: int, tokens: int) -> Callable[
         tokens: To sample in each.
     """
     sampler = HFSampler(model, slots=rows, max_length=prompt + tokens, stop_ids=())
+    return decode(sampler, model, rows=rows, prompt=prompt, tokens=tokens)
+
+
+def decode(sampler: Sampler, model: Any, *, rows: int, prompt: int, tokens: int) -> Callable[[], Sampled]:
+    """Return the same by another sampler of ours.
+
+    Args:
+        sampler: With the same weights, and no stop tokens.
+        model: Tells the size of the vocabulary, from which prompts are drawn.
+        rows: Streams, each with a prompt of its own.
+        prompt: Tokens of a prompt.
+        tokens: To sample in each.
+    """
     prompts = _prompts(model, rows, prompt)
 
     def run() -> Sampled:
@@ -215,16 +303,18 @@ def decode_ours(model: Any, *, rows: int, prompt: int, tokens: int) -> Callable[
         began = time.perf_counter()
         for number, ids in enumerate(prompts):
             sampler.generate(sampler.open(ids, seed=number), max_new_tokens=tokens)
-        while not sampler.step():
-            pass
-        return Sampled(time.perf_counter() - began, rows * tokens, rows)
+        turns: list[Sequence[int]] = []
+        while len(turns) < rows:
+            turns += [turn.ids for turn in sampler.step()]
+        return Sampled(time.perf_counter() - began, sum(map(len, turns)), rows, prompts)
 
     return run
 
 
 def decode_theirs(model: Any, *, rows: int, prompt: int, tokens: int) -> Callable[[], Sampled]:
     """Return the same by ``model.generate``."""
-    ids = torch.tensor(_prompts(model, rows, prompt))
+    prompts = _prompts(model, rows, prompt)
+    ids = torch.tensor(prompts)
 
     def run() -> Sampled:
         began = time.perf_counter()
@@ -240,12 +330,19 @@ def decode_theirs(model: Any, *, rows: int, prompt: int, tokens: int) -> Callabl
                 min_new_tokens=tokens,
                 pad_token_id=0,
             )
-        return Sampled(time.perf_counter() - began, int(out.shape[1] - prompt) * rows, rows)
+        return Sampled(time.perf_counter() - began, int(out.shape[1] - prompt) * rows, rows, prompts)
 
     return run
 
 
-def _prompts(model: Any, rows: int, length: int) -> list[list[int]]:
+def _tasks(count: int) -> list[Task]:
+    """Return the tasks that TRL's rows are: an environment factory draws them with the same seed."""
+    source = make(ENV).unwrapped.tasks  # type: ignore[attr-defined]
+    draws = np.random.default_rng(0)
+    return [source.sample(draws) for _ in range(count)]
+
+
+def _prompts(model: Any, rows: int, length: int) -> tuple[tuple[int, ...], ...]:
     rng = random.Random(0)
     size = int(model.get_input_embeddings().weight.shape[0])
-    return [[rng.randrange(size) for _ in range(length)] for _ in range(rows)]
+    return tuple(tuple(rng.randrange(size) for _ in range(length)) for _ in range(rows))

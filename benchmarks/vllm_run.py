@@ -3,22 +3,27 @@
     python benchmarks/vllm_run.py [--model tiny] [--rows 8 32] [--prompt 128] [--tokens 64] [--rounds 5]
 
 Needs vLLM in the environment, see docs/vllm.md. All three sample the same number of tokens after the same prompts, with
-the same weights, at temperature 1, and report nothing but them; ours and vLLM's with the log-probability of each. They
-run one after the other in every round. vLLM's cache of prefixes is dropped before each run, as our own cache is.
+the same weights, at temperature 1, and report nothing but them. They run one after the other in every round; with other
+prompts or numbers of tokens in any round there are no figures. vLLM's cache of prefixes is dropped before each run, as
+our own cache is.
+
+vLLM is asked for what training needs, and charged for it: a seed for every request, without which it draws for all of
+them at once, and the log-probability of each token. So are we; ``model.generate`` gives neither. The same seeds mean
+the same prompts, and the same seed for a stream here and in vLLM. They do not mean the same tokens: each engine draws
+in its own way from a seed, and ``model.generate`` draws from torch's global generator.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import tyro
 from machine import machine
-from rollout_contenders import Sampled, decode_ours, decode_theirs
-from rounds import Array, estimate, interleave, median, median_ratio
+from rollout_contenders import Sampled, decode, decode_ours, decode_theirs, lengths, measured
+from rounds import Array, estimate, median, median_ratio
 
 from trajgym.policies.vllm import VLLMSampler
 from trajgym.policies.vllm_options import VLLMOptions
@@ -39,6 +44,7 @@ def main(
     cache: Annotated[float, tyro.conf.arg(help="Size of vLLM's cache in GiB.")] = 1.0,
 ) -> int:
     """Measure and print the table."""
+    facts = machine()  # before anything is at work here
     weights, _ = load_model(model, dtype=dtype)
     options = VLLMOptions.model_validate({"enforce_eager": eager, "kv_cache_gib": cache})
     engine = VLLMSampler(
@@ -49,23 +55,23 @@ def main(
         dtype=dtype,
         options=options,
     )
-    facts = machine()
     busy = ", busy with other work" if facts.busy else ""
     threads = os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()
     how = "without compiling" if eager else "compiled"
     print(
         f"{model}, {dtype}, {tokens} tokens after {prompt}; {facts.cores} × {facts.processor}{busy}, {threads} "
-        f"threads; vLLM {how}; medians of {rounds} rounds\n"
+        f"threads; vLLM {how}, a seed for each turn and log-probabilities, as here; medians of {rounds} rounds\n"
     )
     print(
-        "| turns at once | tokens/s here | tokens/s vLLM | tokens/s `model.generate` | here / vLLM | vLLM / generate |"
+        "| turns at once | tokens/s here | tokens/s vLLM | tokens/s `model.generate` | here / vLLM | vLLM / generate "
+        "| tokens that each sampled | tokens of a prompt |"
     )
-    print("|---|---|---|---|---|---|")
+    print(f"|{'---|' * 8}")
     for count in rows:
         size = {"rows": count, "prompt": prompt, "tokens": tokens}
         contenders = {
             "here": decode_ours(weights, **size),
-            "vllm": decode_vllm(engine, weights, **size),
+            "vllm": decode(engine, weights, **size),
             "generate": decode_theirs(weights, **size),
         }
         print(_row(count, contenders, rounds, warmup))
@@ -73,48 +79,14 @@ def main(
     return 0
 
 
-def decode_vllm(engine: VLLMSampler, model: Any, *, rows: int, prompt: int, tokens: int) -> Callable[[], Sampled]:
-    """Return the sampling of one turn in each of some streams by vLLM, prompts included.
-
-    Args:
-        engine: vLLM's, with the same weights.
-        model: Tells the size of the vocabulary, from which prompts are drawn.
-        rows: Streams, each with a prompt of its own.
-        prompt: Tokens of a prompt.
-        tokens: To sample in each.
-    """
-    from rollout_contenders import _prompts
-
-    prompts = _prompts(model, rows, prompt)
-
-    def run() -> Sampled:
-        engine.reset()
-        began = time.perf_counter()
-        for number, ids in enumerate(prompts):
-            engine.generate(engine.open(ids, seed=number), max_new_tokens=tokens)
-        left = rows
-        while left:
-            left -= len(engine.step())
-        return Sampled(time.perf_counter() - began, rows * tokens, rows)
-
-    return run
-
-
 def _row(count: int, contenders: dict[str, Callable[[], Sampled]], rounds: int, warmup: int) -> str:
-    def timed(key: str) -> Callable[[], float]:
-        def run() -> float:
-            done = contenders[key]()
-            return done.seconds / done.tokens
-
-        return run
-
-    times: dict[str, Any] = interleave({key: timed(key) for key in contenders}, rounds, warmup=warmup)
+    times, work = measured(contenders, rounds, warmup)
     rates = " | ".join(f"{estimate(_rate, times[key]).value:,.0f}" for key in contenders)
     ratios = []
     for fast, slow in (("here", "vllm"), ("vllm", "generate")):
         ratio = estimate(median_ratio, times[slow], times[fast])
         ratios.append(f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]")
-    return f"| {count} | {rates} | {' | '.join(ratios)} |"
+    return f"| {count} | {rates} | {' | '.join(ratios)} | {work.tokens:,} | {lengths(work)} |"
 
 
 def _rate(seconds: Array) -> Array:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -138,6 +139,11 @@ def test_the_clock_counts_the_work_of_children(bench: SimpleNamespace) -> None:
     assert ended < 0.3
 
 
+def test_processes_that_end_while_they_are_looked_for(bench: SimpleNamespace, tmp_path: Path) -> None:
+    assert bench.envs_driver._listed(tmp_path / "gone") == []
+    assert bench.envs_driver.descendants(2**30) == set()
+
+
 def test_our_own_contender_plays(bench: SimpleNamespace) -> None:
     with bench.envs_peers.running(bench.envs_peers.OURS, sys.executable, PROBLEMS) as ours:
         for kind in ("final", "calculator", "python"):
@@ -147,6 +153,8 @@ def test_our_own_contender_plays(bench: SimpleNamespace) -> None:
         ours.ask(do="open_fleet", count=3)
         for _ in range(2):  # the second time after all of them have ended
             assert len(ours.ask(do="fly", count=3, kinds=["calculator", "python", "final"])["times"]) == 3
+        for _ in range(2):  # a third of the episodes has ended, and all begin anew
+            assert len(ours.ask(do="fly", count=3, kinds=["python", "mixed"])["times"]) == 2
         ours.ask(do="close_fleet")
 
 
@@ -161,7 +169,7 @@ def test_parts_with_another_contender(bench: SimpleNamespace, other: Any) -> Non
         assert [len(calls) for calls in single.later["python"]] == [3, 3]
         fleet = parts.fleets([one], 2, 2)["other"]
         assert [len(times) for times in fleet.times] == [len(parts.EPISODE)] * 2
-        assert len(fleet.final) == 2
+        assert len(fleet.final) == len(fleet.mixed) == 2
         assert fleet.peak.processes >= 1
         assert fleet.peak.megabytes > 1
         rows = parts.growth([one], (1, 2), 1e6, passes=1)["other"]
@@ -195,6 +203,23 @@ def test_a_contender_that_fails_is_left_out_of_what_follows(
         assert bench.envs_parts.slow([one], 2) == {}
 
 
+def test_without_ours_it_ends_at_once(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = SimpleNamespace(
+        name="trajgym", title="trajgym", lacks={}, error="", process=SimpleNamespace(pid=os.getpid())
+    )
+
+    def attempt(**request: Any) -> dict[str, Any]:
+        ours.error = "fly: it is broken"
+        return {}
+
+    ours.attempt = attempt
+    monkeypatch.setattr(bench.envs, "_start", lambda *rest: [ours])
+    assert bench.envs.main(["--only", "trajgym", "--rounds", "2"]) == 1
+    assert "envs: 64 at once: fly: it is broken" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("patient", [True, False])
 def test_right_answers_that_go_unpaid(bench: SimpleNamespace, other: Any, tmp_path: Path, patient: bool) -> None:
     reason = "" if patient else '    gives_up = "it has no time"\n'
@@ -218,46 +243,6 @@ def test_a_contender_that_is_not_installed_says_so(bench: SimpleNamespace) -> No
         bench.envs_peers.running(release, sys.executable, PROBLEMS),
     ):
         pass
-
-
-class Asked:
-    """A contender whose figures are made up."""
-
-    name = "asked"
-    title = "Asked 1.0"
-    lacks: dict[str, str] = {}  # noqa: RUF012
-    process = SimpleNamespace(pid=os.getpid())
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.flown: list[tuple[int, list[str]]] = []
-
-    error = ""
-
-    def attempt(self, **request: Any) -> dict[str, Any]:
-        return self.ask(**request)
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        if request["do"] != "fly":
-            return {}
-        self.flown.append((request["count"], request["kinds"]))
-        return {"times": [[self.seconds if kind == "python" else 1e-6] * 2 for kind in request["kinds"]]}
-
-
-def test_sizes_that_need_too_much_memory_are_left_out(bench: SimpleNamespace) -> None:
-    growth = bench.envs_parts
-    row = growth.Growth(10, {"final": [1e-6, 1e-6]}, megabytes=300, idle=100)
-    got = growth._size(Asked(0.0), 100, row, 500, 1)
-    assert not got.times
-    assert got.note == "not run: 100 would take about 2,100 MB of memory, 500 are allowed"
-
-
-def test_steps_that_take_too_long_are_left_out(bench: SimpleNamespace) -> None:
-    asked = Asked(1.0)
-    rows = bench.envs_parts.growth([asked], (10, 100, 1000), 1e9, passes=1)["asked"]
-    assert [("python" in row.times, bool(row.note)) for row in rows] == [(True, False), (False, True), (False, True)]
-    assert "python left out: 1 passes would take more than 60 s" in rows[1].note
-    assert not any("python" in kinds for count, kinds in asked.flown if count > 10)
 
 
 def test_memory_of_a_tree(bench: SimpleNamespace) -> None:
@@ -299,14 +284,14 @@ def results(bench: SimpleNamespace) -> Any:
         lacks={"trajgym": {}, "asked": {"python": "it has none"}},
         singles={"trajgym": full, "asked": less},
         fleets={
-            "trajgym": parts.Fleet(64, [pair] * 2, [[pair] * 5] * 2, peak),
-            "asked": parts.Fleet(64, [pair] * 2, [[pair] * 2] * 2, peak),
+            "trajgym": parts.Fleet(64, [pair] * 2, [[pair] * 5] * 2, [twice] * 2, peak),
+            "asked": parts.Fleet(64, [pair] * 2, [[pair] * 2] * 2, [], peak),
         },
         unpaid={"asked": {"unpaid": 3, "answers": 1000, "why": "it gives up"}},
         growth={
             "trajgym": [
-                parts.Growth(16, dict.fromkeys(parts.KINDS, pair), 200.0, 100.0),
-                parts.Growth(64, dict.fromkeys(parts.KINDS, twice), 500.0, 100.0),
+                parts.Growth(64, dict.fromkeys(parts.KINDS, pair), 500.0, 100.0),
+                parts.Growth(1024, dict.fromkeys(parts.KINDS, twice), 6500.0, 100.0),
             ],
             "asked": [parts.Growth(16, note="not run: too big")],
         },
@@ -322,7 +307,11 @@ def test_targets(bench: SimpleNamespace, results: Any) -> None:
     assert verdicts["64 at once, final answers, wall"] == "fail"  # 10,000 a second
     assert verdicts["64 at once, final answers, CPU"] == "pass"
     assert verdicts["64 at once, python, all calls, wall"] == "pass"
+    assert verdicts["64 at once, mixed, wall"] == "fail"  # 5,000 a second, where 5,882 are asked for
+    assert verdicts["64 at once, mixed, CPU"] == "pass"
     assert verdicts["64 at once, peak memory"] == "pass"
+    assert verdicts["python of an episode, 1,024 at once beside 64"] == "fail"
+    assert verdicts["memory of an episode, 1,024 at once beside 64"] == "pass"
     assert verdicts["lines of a new env"] == "pass"
 
 
@@ -336,9 +325,19 @@ def test_the_page(bench: SimpleNamespace, results: Any) -> None:
     assert "| python, later call, wall | 100 | – |" in page
     assert "| final-answer steps/s, CPU | 25,000 | 25,000 |" in page
     assert "| Asked 1.0 | 16 | not run: too big | | | | |" in page
-    assert "CPU of a step: final ×2.00, calculator ×2.00, python ×2.00 | | | | ×1.00 |" in page
+    assert "| mixed steps/s, wall | 5,000 | – |" in page
+    assert "– Asked 1.0 takes no mixed step: it lacks python." in page
+    assert "trajgym: final ×2.00 (1,024 beside 64), not linear; calculator ×2.00 (1,024 beside 64), not linear" in page
+    assert "memory ×1.00 (1,024 beside 64), linear." in page
+    assert "Asked 1.0: too few sizes to tell." in page
     assert "| lines: new tool / new environment / scripted episode | 5 / 8 / 5 | 9 / 9 / 9 |" in page
     assert "What is not comparable" in page
+
+
+def test_our_vector_environment_is_the_one_that_the_page_names(bench: SimpleNamespace) -> None:
+    envs = gymnasium.make_vec("trajgym:ArithmeticTool-v0", num_envs=1)
+    assert f"trajgym in the {type(envs).__name__} that" in bench.envs_report.COMPARABLE
+    envs.close()
 
 
 def test_the_json_file(bench: SimpleNamespace, results: Any, tmp_path: Path) -> None:
