@@ -1,15 +1,20 @@
 """What a whole training step costs beside the least this machine could need, and how both grow.
 
-    python benchmarks/step.py [--figure FILE.png]
+    python benchmarks/step.py [--rounds 3] [--figure FILE.png]
     python benchmarks/step.py --model ~/models/SmolLM2-135M-Instruct --dtype bfloat16 --lora --rate 1e-4
 
-One factor at a time is changed: turns of an episode, episodes of a group, tokens of context before the question, size
-of the model. The model is taught to call the calculator whatever it sees (:mod:`rollout_contenders`), so that an
-episode has as many turns as the environment allows; rewards are drawn at random, so that every episode teaches
-something. The update is that of ``trajgym train``: GRPO without a KL, checkpoints apart.
+One factor at a time is changed: turns of an episode, episodes of a group, context in front of the first turn, size of
+the model. The context is the task's question and turns about it that were played before: each task has its own, since
+one that all share would be computed once for all. The model is taught to call the calculator whatever it sees
+(:mod:`rollout_contenders`), so that an episode has as many turns as the environment allows; where one has fewer, the
+output says so. The calculator answers at random: episodes of a group, which all say the same, differ from their second
+turn on, and what is the same T_LB counts once. Rewards are random too, so that every episode teaches something. The
+update is that of ``trajgym train``: GRPO without a KL, checkpoints apart.
 
 T_LB and the parts are those of ``metrics.jsonl`` (docs/metrics.md). What is measured beyond T_LB is named in the
-table: sampling and learning beyond their bounds, waiting, and the rest, in which no model works.
+table: sampling and learning beyond their bounds, waiting, and the rest, in which no model works. They are means over
+the updates of a run, and add up to its update. Every setting is run once in each round; the table shows the round whose
+update took the median time, and in brackets the range over all rounds.
 """
 
 from __future__ import annotations
@@ -22,28 +27,32 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median_low
 from typing import Annotated, Any
 
 import gymnasium
 import tyro
 from machine import machine
-from rollout_contenders import teach
+from rollout_contenders import CALL, teach
+from rounds import interleave
 
 from trajgym.envs.arithmetic import ArithmeticEnv
+from trajgym.envs.tools.base import tool
 from trajgym.policies.tiny import build_model
 from trajgym.rewards import Rubric
 from trajgym.trainers.config import load_config
 from trajgym.trainers.grpo import train
 from trajgym.trainers.models import load_model, pick_device
 from trajgym.trainers.peaks import peaks_of
-from trajgym.types import Step, Task
+from trajgym.types import Message, Step, Task
 
 __all__ = ["main"]
 
 _TURN_TOKENS = 96
-_WORD = "so "  # repeated for a longer context
+# An earlier turn, as the model was taught to see it.
+_EARLIER = (Message("assistant", CALL), Message("tool", "42", name="calculator", call_id="call_0"))
 COLOURS = {
     "sampling, bound": "#1f5fa8",
     "sampling, beyond": "#a9c8ea",
@@ -61,8 +70,8 @@ class Point:
 
     Args:
         turns: Of each episode.
-        group: Episodes of a group; an update has four groups.
-        context: Words in front of the question.
+        group: Episodes of a group.
+        context: Turns played before, about the same question.
         width: Hidden size of the embedded model's relatives; 0 for the model that was given.
     """
 
@@ -71,18 +80,59 @@ class Point:
     context: int = 0
     width: int = 0
 
+    def __str__(self) -> str:
+        changed = [f for f in FACTORS if getattr(self, f) != getattr(Point(), f)]
+        return ", ".join(f"{getattr(self, f):,} {NAMES[f]}" for f in changed) or "base"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an update came to, in the mean of a run.
+
+    Args:
+        parts: Its seconds by what they went into; they add up to the update.
+        bound: T_LB in seconds.
+        useful: Tokens that had to be processed over those that were.
+        turns: Of an episode.
+    """
+
+    parts: dict[str, float]
+    bound: float
+    useful: float
+    turns: float
+
+    @property
+    def update(self) -> float:
+        """Seconds of an update."""
+        return sum(self.parts.values())
+
+    @property
+    def eta(self) -> float:
+        """Share of T_LB in those."""
+        return self.bound / self.update
+
 
 FACTORS: dict[str, tuple[int, ...]] = {
-    "turns": (1, 2, 4, 8),
+    "turns": (2, 4, 6, 8),
     "group": (4, 8, 16, 32),
-    "context": (0, 64, 128, 256),
+    "context": (0, 2, 4, 6),
     "width": (64, 128, 256, 512),
 }
-NAMES = {"turns": "turns", "group": "episodes of a group", "context": "words of context", "width": "hidden size"}
+NAMES = {"turns": "turns", "group": "episodes of a group", "context": "turns of context", "width": "hidden size"}
 
 
 def _noise(step: Step, task: Task, history: Sequence[Step]) -> float:
     return _draws.random()
+
+
+@tool
+def calculator(expression: str) -> str:
+    """Return a number.
+
+    Args:
+        expression: Does not matter.
+    """
+    return str(_draws.randrange(10, 100))
 
 
 class _TurnsEnv(ArithmeticEnv):
@@ -90,7 +140,12 @@ class _TurnsEnv(ArithmeticEnv):
 
     def __init__(self, turns: int, context: int, **kwargs: Any) -> None:
         reward = Rubric({"noise": (_noise, 1.0)})
-        super().__init__(max_turns=turns, reward=reward, system=_WORD * context, instructions="none", **kwargs)
+        super().__init__(max_turns=turns, tools=(calculator,), reward=reward, system="", **kwargs)
+        self._context = context
+
+    def prompt(self, task: Task) -> tuple[Message, ...]:
+        """Return the question and the turns that were played before."""
+        return (*super().prompt(task), *_EARLIER * self._context)
 
 
 gymnasium.register("Turns-v0", entry_point=_TurnsEnv)
@@ -103,9 +158,8 @@ def main(
     factors: Annotated[tuple[str, ...], tyro.conf.arg(help="Which to change; none for the one point alone.")] = (
         *FACTORS,
     ),
-    updates: Annotated[
-        int, tyro.conf.arg(help="Of each point; the first and the last, which saves, do not count.")
-    ] = 6,
+    updates: Annotated[int, tyro.conf.arg(help="Of each run; the first and the last, which saves, do not count.")] = 6,
+    rounds: Annotated[int, tyro.conf.arg(help="Runs of each point.")] = 3,
     groups: Annotated[int, tyro.conf.arg(help="Groups of an update.")] = 4,
     steps: Annotated[int, tyro.conf.arg(help="Most updates in which the model learns to call.")] = 200,
     rate: Annotated[float, tyro.conf.arg(help="Learning rate of those.")] = 1e-3,
@@ -113,22 +167,41 @@ def main(
 ) -> int:
     """Measure and print the table."""
     facts = machine()
+    _check(factors, updates, rounds)
+    measured = [f for f in factors if f != "width" or model == "tiny"]
     peaks_of(str(pick_device("auto")), dtype, again=True)  # those that are kept may be of a busy hour
     busy = ", busy with other work" if facts.busy else ""
     name = f"{model}, {dtype}{', LoRA' if lora else ''}"
-    print(f"{name}, {groups} groups; {facts.cores} × {facts.processor}{busy}; medians of {updates - 2} updates\n")
-    print("| | update | T_LB | η | sampling: bound | beyond | learning: bound | beyond | waiting | rest | useful |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    found: dict[Point, dict[str, float]] = {}
+    runs = f"means of {updates - 2} updates, median of {rounds} rounds"
+    print(f"{name}, {groups} groups; {facts.cores} × {facts.processor}{busy}; {runs}\n")
     with tempfile.TemporaryDirectory() as folder:
         models = _Models(model, Path(folder), steps, rate)
         options = {"groups_per_update": groups, "dtype": dtype, "use_lora": lora, "updates": updates}
-        for point in _points(factors):
-            found[point] = _measure(models.folder(point.width), point, options)
-            print(_row(point, found[point]), flush=True)
+        points = {str(point): point for point in _points(measured)}
+        runners = {label: partial(_measure, models, point, options) for label, point in points.items()}
+        taken = interleave(runners, rounds, warmup=0)
+    titles = ["setting", "update", "T_LB", "η", "sampling: bound", "beyond", "learning: bound", "beyond"]
+    print(f"| {' | '.join([*titles, 'waiting', 'rest', 'useful'])} |")
+    print("|---" * 11 + "|")
+    for label, those in taken.items():
+        print(_row(label, those))
+    for label, those in taken.items():
+        turns = fmean(found.turns for found in those)
+        if turns < points[label].turns:
+            print(f"\n{label}: {turns:.2f} turns instead of {points[label].turns}, as the model did not always call.")
+    if len(measured) < len(factors):
+        print("\nwidth is left out: models of other sizes are made like the embedded one, not like the one given.")
     if figure is not None:
-        _draw(found, factors, figure, name)
+        _draw({points[label]: _typical(those) for label, those in taken.items()}, measured, figure, name)
     return 0
+
+
+def _check(factors: Sequence[str], updates: int, rounds: int) -> None:
+    unknown = [f for f in factors if f not in FACTORS]
+    if unknown:
+        raise SystemExit(f"--factors may be {', '.join(FACTORS)}; got {', '.join(unknown)}.")
+    if updates < 3 or rounds < 1:
+        raise SystemExit(f"--updates must be at least 3 and --rounds 1, got {updates} and {rounds}.")
 
 
 def _points(factors: Sequence[str]) -> Iterator[Point]:
@@ -162,7 +235,9 @@ class _Models:
         return target
 
 
-def _measure(model: Path, point: Point, options: dict[str, Any]) -> dict[str, float]:
+def _measure(models: _Models, point: Point, options: dict[str, Any]) -> Measured:
+    model = models.folder(point.width)
+    print(f"running: {point}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         config = {
             **options,
@@ -173,7 +248,7 @@ def _measure(model: Path, point: Point, options: dict[str, Any]) -> dict[str, fl
             "slots": options["groups_per_update"] * point.group,
             "env_threads": 0,
             "max_turn_tokens": _TURN_TOKENS,
-            "max_episode_tokens": 128 + 2 * point.context + 80 * point.turns,
+            "max_episode_tokens": 128 + 80 * (point.context + point.turns),
             "temperature": 0.2,  # so that what is almost certain is certain
             "learning_rate": 1e-7,
             "kl_coef": 0.0,
@@ -184,38 +259,54 @@ def _measure(model: Path, point: Point, options: dict[str, Any]) -> dict[str, fl
         }
         at = train(load_config(config), name="run")
         lines = [json.loads(line) for line in (Path(at) / "metrics.jsonl").read_text().splitlines()]
-    return {key: median(line.get(key, 0.0) for line in lines[1:-1]) for key in lines[-1]}
+    return _mean(lines[1:-1])
 
 
-def _parts(found: dict[str, float]) -> dict[str, float]:
+def _mean(lines: Sequence[dict[str, float]]) -> Measured:
+    each = [_parts(line) for line in lines]
+    return Measured(
+        {part: fmean(parts[part] for parts in each) for part in COLOURS},
+        fmean(line["efficiency/bound"] for line in lines),
+        fmean(line["efficiency/useful_token_share"] for line in lines),
+        fmean(line["turns"] for line in lines),
+    )
+
+
+def _parts(line: dict[str, float]) -> dict[str, float]:
     """Return the seconds of an update by what they went into; they add up to it."""
-    needed = found["efficiency/mfu"] * found["time/train"]
-    sampling = found["efficiency/bound"] - needed
-    waiting = sum(found.get(f"time/{part}", 0.0) for part in ("environment", "lockstep", "sync"))
-    learning = found["time/train"] + found.get("time/logprobs", 0.0)
+    needed = line["efficiency/mfu"] * line["time/train"]
+    sampling = line["efficiency/bound"] - needed
+    waiting = sum(line.get(f"time/{part}", 0.0) for part in ("environment", "lockstep", "sync"))
+    learning = line["time/train"] + line.get("time/logprobs", 0.0)
     parts = {
         "sampling, bound": sampling,
-        "sampling, beyond": found["time/generation"] - sampling,
+        "sampling, beyond": line["time/generation"] - sampling,
         "learning, bound": needed,
         "learning, beyond": learning - needed,
         "waiting": waiting,
     }
-    return {**parts, "rest": found["time/update"] - sum(parts.values())}
+    return {**parts, "rest": line["time/update"] - sum(parts.values())}
 
 
-def _row(point: Point, found: dict[str, float]) -> str:
-    changed = [
-        f"{getattr(point, factor):,} {NAMES[factor]}"
-        for factor in FACTORS
-        if getattr(point, factor) != getattr(Point(), factor)
-    ]
-    update = found["time/update"]
-    shares = [f"{seconds / update:.0%}" for seconds in _parts(found).values()]
-    cells = [f"{update:.2f} s", f"{found['efficiency/bound']:.2f} s", f"{found['efficiency/eta']:.2f}", *shares]
-    return f"| {', '.join(changed) or 'base'} | {' | '.join(cells)} | {found['efficiency/useful_token_share']:.0%} |"
+def _typical(rounds: Sequence[Measured]) -> Measured:
+    """Return the round whose update took the median time: medians of the parts would not add up."""
+    middle = median_low(found.update for found in rounds)
+    return next(found for found in rounds if found.update == middle)
 
 
-def _draw(found: dict[Point, dict[str, float]], factors: Sequence[str], target: Path, title: str) -> None:
+def _row(label: str, rounds: Sequence[Measured]) -> str:
+    found = _typical(rounds)
+    seconds = _ranged(found.update, [other.update for other in rounds], " s")
+    eta = _ranged(found.eta, [other.eta for other in rounds])
+    shares = [f"{part / found.update:.0%}" for part in found.parts.values()]
+    return f"| {' | '.join([label, seconds, f'{found.bound:.2f} s', eta, *shares, f'{found.useful:.0%}'])} |"
+
+
+def _ranged(value: float, all_of: Sequence[float], unit: str = "") -> str:
+    return f"{value:.2f}{unit}" + (f" ({min(all_of):.2f} to {max(all_of):.2f})" if len(all_of) > 1 else "")
+
+
+def _draw(found: dict[Point, Measured], factors: Sequence[str], target: Path, title: str) -> None:
     """Draw the seconds of an update, stacked by part, over each factor."""
     from matplotlib.figure import Figure
 
@@ -229,12 +320,12 @@ def _draw(found: dict[Point, dict[str, float]], factors: Sequence[str], target: 
         if factor == "width":
             points = [p for p in points if p.width]
         bottom = [0.0] * len(points)
-        for part in _parts(found[points[0]]):
-            heights = [max(0.0, _parts(found[p])[part]) for p in points]
+        for part in COLOURS:
+            heights = [max(0.0, found[p].parts[part]) for p in points]
             axis.bar(range(len(points)), heights, bottom=bottom, label=part, color=COLOURS[part])
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
         for i, p in enumerate(points):
-            axis.annotate(f"η {found[p]['efficiency/eta']:.2f}", (i, bottom[i]), ha="center", va="bottom", fontsize=8)
+            axis.annotate(f"η {found[p].eta:.2f}", (i, bottom[i]), ha="center", va="bottom", fontsize=8)
         axis.set_xticks(range(len(points)), [f"{getattr(p, factor):,}" for p in points])
         axis.set_xlabel(NAMES[factor])
         axis.margins(y=0.12)

@@ -5,8 +5,9 @@
 Where the episodes of the next update are played while this one is learned, both share the device, and only waiting
 for environments costs nothing: T_LB = max(all FLOPs / peak, decode bytes / bandwidth, slowest episode).
 
-Every token is processed once, and what trajectories begin with in common once for all of them; peaks are measured on
-the machine (:mod:`trajgym.trainers.peaks`). The share of the bound in the measured time, η, is 1 at best.
+Every token is processed once, and what trajectories begin with in common once for all of them, whichever task they are
+of; so are its keys and values read in each step that samples. Peaks are measured on the machine
+(:mod:`trajgym.trainers.peaks`). The share of the bound in the measured time, η, is 1 at best.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from trajgym.trainers.credit import turn_tokens
-from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, learning_work, training_flops, work_of
+from trajgym.trainers.flops import Chain, Work, chain_of, forward_flops, keys_read, training_flops, work_of
 from trajgym.trainers.hardware import peak_host_memory
 from trajgym.trainers.metrics import no_signal
 from trajgym.trainers.peaks import Peaks
@@ -69,6 +70,7 @@ class StepCounts:
     Args:
         generated: To sample everything that was played.
         chains: One per episode.
+        read: Cached keys that sampling it reads at least.
         slots: Episodes that can be live at once, over all processes.
         learned: One pass over what the loss acts on.
         passes: How many of those.
@@ -78,6 +80,7 @@ class StepCounts:
 
     generated: Work
     chains: tuple[Chain, ...]
+    read: int
     slots: int
     learned: Work
     passes: Passes
@@ -145,8 +148,9 @@ def count_step(
     return StepCounts(
         generated=work_of(played),
         chains=tuple(map(chain_of, played)),
+        read=keys_read(played, slots),
         slots=slots,
-        learned=learning_work(learned),
+        learned=work_of(learned),
         passes=passes,
         processed=processed,
         telling=telling_tokens(groups, advantages),
@@ -207,7 +211,7 @@ def efficiency(
     one_step = weights / peaks.bandwidth
     steps = [chain.steps for chain in counts.chains]
     together = max(max(steps, default=0), math.ceil(sum(steps) / max(1, counts.slots)))
-    cache = itemsize * shape.kv_numbers * sum(chain.keys for chain in counts.chains)
+    cache = itemsize * shape.kv_numbers * counts.read
     rollout = {
         "compute": forward_flops(shape, counts.generated) / (peaks.flops * players),
         "bandwidth": together * one_step + cache / (peaks.bandwidth * players),

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trajgym.trainers.shape import ModelShape
 from trajgym.trainers.tree import shared_lengths
 from trajgym.types import TokenStream, Trajectory
 
-__all__ = ["Chain", "Work", "chain_of", "forward_flops", "learning_work", "training_flops", "work_of"]
+__all__ = ["Chain", "Work", "chain_of", "forward_flops", "keys_read", "training_flops", "work_of"]
+
+_Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,6 @@ class Work:
     keys: int = 0
     logits: int = 0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.tokens + other.tokens, self.keys + other.keys, self.logits + other.logits)
-
 
 @dataclass(frozen=True)
 class Chain:
@@ -42,62 +45,62 @@ class Chain:
 
     Args:
         steps: Passes of a single token: each sampled token that is followed by another one of its turn.
-        keys: Cached keys that these passes read.
         seconds: Time of its tools. Calls of one turn run at the same time, so the slowest of a turn counts.
     """
 
     steps: int
-    keys: int
     seconds: float
 
 
 def work_of(trajectories: Iterable[Trajectory]) -> Work:
-    """Return what a pass over these trajectories has to do at least.
+    """Return what a pass over these trajectories has to do at least, be it to sample them or to learn from them.
 
-    The prompt of a task is processed once for all its trajectories. Where an episode is several rows, what a row has
-    in common with the one before it is processed once too. A row's last sampled token, which predicts nothing, and
-    what stands behind it are left out.
-    """
-    firsts: dict[str, TokenStream] = {}
-    total = Work()
-    for trajectory in trajectories:
-        before: TokenStream | None = None
-        for row in trajectory.rows:
-            first = firsts.get(trajectory.task.id)
-            if before is not None:
-                shared = _common(row.ids, before.ids, min(_reach(row), _reach(before)))
-            elif first is not None:
-                shared = _common(row.ids, first.ids, min(_prompt(row), _prompt(first)))
-            else:
-                firsts[trajectory.task.id], shared = row, 0
-            total += _row_work(row, shared)
-            before = row
-    return total
-
-
-def learning_work(trajectories: Iterable[Trajectory]) -> Work:
-    """Return what a pass that learns from these trajectories has to do at least.
-
-    All tokens are known beforehand, so whatever rows begin with in common is processed once: prompts, instructions of
-    different tasks, what was sampled twice.
+    Whatever rows begin with in common is processed once, whomever they belong to: the prompt of a group, instructions
+    of different tasks, the turns before, what was sampled twice. A row's last sampled token, which predicts nothing,
+    and what stands behind it are left out.
     """
     rows = [row for trajectory in trajectories for row in trajectory.rows]
-    total = Work()
-    for r, shared in shared_lengths([row.ids[: _reach(row)] for row in rows]):
-        total += _row_work(rows[r], shared)
-    return total
+    paths, count = _prefixes(rows)
+    keys = np.zeros(count, dtype=np.int64)
+    wanted = np.zeros(count, dtype=np.bool_)
+    for row, path in zip(rows, paths, strict=True):
+        keys[path] = np.arange(1, len(path) + 1)
+        wanted[path[np.asarray(row.mask[1 : len(path) + 1], dtype=np.bool_)]] = True
+    return Work(count, int(keys.sum()), int(wanted.sum()))
+
+
+def keys_read(trajectories: Iterable[Trajectory], slots: int) -> int:
+    """Return how many cached keys the passes of single tokens have to read at least.
+
+    Passes that run at the same time read what their rows begin with in common once. Those of an episode come one
+    after the other, so a key is read as often as the episode that needs it most often does, and at least once for
+    every ``slots`` passes that need it.
+
+    Args:
+        trajectories: The episodes.
+        slots: Episodes that can be live at once.
+    """
+    episodes = [trajectory.rows for trajectory in trajectories if trajectory.rows]
+    paths, count = _prefixes([row for rows in episodes for row in rows])
+    most, every = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    remaining = iter(paths)
+    for rows in episodes:
+        own = [next(remaining) for _ in rows]
+        # What the k-th token of a row says is read by the passes of the tokens from the k-th on.
+        times = [np.cumsum(_passes(row)[::-1])[::-1] for row in rows]
+        seen, where = np.unique(np.concatenate(own), return_inverse=True)
+        needed = np.zeros(len(seen), dtype=np.int64)
+        np.add.at(needed, where, np.concatenate(times))
+        most[seen] = np.maximum(most[seen], needed)
+        every[seen] += needed
+    return int(np.maximum(most, -(-every // slots)).sum())
 
 
 def chain_of(trajectory: Trajectory) -> Chain:
     """Return what had to happen one after the other in an episode."""
-    steps = keys = 0
-    for row in trajectory.rows:
-        for position in range(1, len(row.ids)):
-            if row.mask[position] and row.mask[position - 1] and row.turns[position] == row.turns[position - 1]:
-                steps += 1
-                keys += position
+    steps = sum(int(_passes(row).sum()) for row in trajectory.rows)
     slowest = (max((result.seconds for result in step.results), default=0.0) for step in trajectory.steps)
-    return Chain(steps, keys, sum(slowest))
+    return Chain(steps, sum(slowest))
 
 
 def forward_flops(shape: ModelShape, work: Work, *, head: bool = True) -> float:
@@ -135,28 +138,29 @@ def _attention(shape: ModelShape, work: Work) -> float:
     return 4.0 * shape.layers * shape.heads * shape.head_size * work.keys  # scores, and the mean of values
 
 
-def _row_work(row: TokenStream, shared: int) -> Work:
+def _prefixes(rows: Sequence[TokenStream]) -> tuple[list[_Ints], int]:
+    """Number the different beginnings of rows, each row up to its last sampled token.
+
+    Returns, of each row, the number of the beginning that each token ends; and how many there are.
+    """
+    cut = [row.ids[: _reach(row)] for row in rows]
+    paths: list[_Ints] = [np.empty(0, dtype=np.int64)] * len(rows)
+    before, count = np.empty(0, dtype=np.int64), 0
+    for r, shared in shared_lengths(cut):
+        new = np.arange(count, count + len(cut[r]) - shared)
+        before = paths[r] = np.concatenate([before[:shared], new])
+        count += len(new)
+    return paths, count
+
+
+def _passes(row: TokenStream) -> NDArray[np.bool_]:
+    """Return which tokens in front of the last sampled one go through the model by themselves while it samples."""
     end = _reach(row)
-    if end <= shared:
-        return Work()
-    logits = sum(row.mask[shared + 1 : end + 1])
-    return Work(end - shared, (end * (end + 1) - shared * (shared + 1)) // 2, logits)
-
-
-def _prompt(row: TokenStream) -> int:
-    """Return the position of the first sampled token, or the length of a row that has none."""
-    return row.mask.index(1) if 1 in row.mask else len(row.mask)
+    sampled, turns = np.asarray(row.mask[: end + 1], dtype=np.bool_), np.asarray(row.turns[: end + 1])
+    passes: NDArray[np.bool_] = sampled[1:] & sampled[:-1] & (turns[1:] == turns[:-1])
+    return passes
 
 
 def _reach(row: TokenStream) -> int:
     """Return the position of the last sampled token: as many tokens stand before it. 0 where there is none."""
     return len(row.mask) - 1 - row.mask[::-1].index(1) if 1 in row.mask else 0
-
-
-def _common(a: Sequence[int], b: Sequence[int], most: int) -> int:
-    """Return how many tokens the two begin with in common, at most ``most``."""
-    low, high = 0, most
-    while low < high:  # whole slices compare faster than tokens one by one
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
-    return low

@@ -118,10 +118,11 @@ class of what an environment raised. A share lies between 0 and 1.
 
 _TAIL = """
 T_LB is max(operations of generation / peak, bytes of decoding / bandwidth, slowest episode) + operations of
-learning / peak. Every token is processed once in it, a task's prompt once for all its episodes, and the peaks are
-those of a matrix product and of a copy, measured on this machine once (`trajgym doctor --measure` does it again). A
-model that fits into the processor's cache reads its weights faster than a copy in memory can, so the bound is a little
-high for the smallest.
+learning / peak. Every token is processed once in it. What episodes of an update begin with in common (a prompt, the
+instructions of different tasks, equal answers) is processed once for all of them, and each step that samples reads its
+keys and values once. The peaks are those of a matrix product and of a copy, measured on this machine once
+(`trajgym doctor --measure` does it again). A model that fits into the processor's cache reads its weights faster than a
+copy in memory can, so the bound is a little high for the smallest.
 
 With `rollout_ahead` the episodes are played while the update before is learned. Then time/rollout and its parts
 (generation, environment, lockstep) lie beside the other ones and do not add up with them to time/update; time/wait is

@@ -25,7 +25,8 @@ SHAPE = ModelShape(121, 21, True, 7, 3, 1, 1, 1, 0, 6, False, ())
 PEAKS = Peaks(flops=1000.0, bandwidth=484.0, device="paper", dtype="float32")
 COUNTS = StepCounts(
     generated=Work(tokens=40, keys=0, logits=10),
-    chains=(Chain(3, 0, 0.5), Chain(5, 0, 0.0)),
+    chains=(Chain(3, 0.5), Chain(5, 0.0)),
+    read=0,
     slots=4,
     learned=Work(tokens=20, keys=0, logits=5),
     passes=Passes(old=1, reference=1, train=1),
@@ -52,7 +53,7 @@ def test_by_hand() -> None:
 def test_decoding_is_bound_by_reading_weights_and_cache() -> None:
     slow = dataclasses.replace(PEAKS, bandwidth=121.0)
     wide = dataclasses.replace(SHAPE, kv_heads=1, head_size=11, layers=1)
-    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 8, 0.5), Chain(5, 14, 0.0)), slots=1)
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0.5), Chain(5, 0.0)), read=22, slots=1)
     found = efficiency(wide, counts, {}, 50.0, slow, itemsize=2)
     # with one slot the eight steps come one after the other; each of 22 keys is two times eleven numbers
     rollout = 8 * 2 * 121 / 121 + 2 * 22 * 22 / 121
@@ -61,7 +62,7 @@ def test_decoding_is_bound_by_reading_weights_and_cache() -> None:
 
 
 def test_a_slow_tool_bounds_its_episode() -> None:
-    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0, 60.0), Chain(5, 0, 0.0)))
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 60.0), Chain(5, 0.0)))
     found = efficiency(SHAPE, counts, {}, 100.0, PEAKS)
     assert found.limit == "latency"
     assert found.bound == pytest.approx(3 * 1.0 + 60.0 + 5 * 4210 / 1000)
@@ -74,11 +75,11 @@ def test_what_is_played_beside_the_learning_shares_its_device_and_hides_waiting(
     assert compute.bound == pytest.approx(8.42 + learning)
     assert compute.lockstep_loss == 2 / 50
     assert efficiency(SHAPE, COUNTS, {"lockstep": 5.0}, 50.0, PEAKS, waited=9.0).lockstep_loss == 5 / 50
-    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0, 60.0), Chain(5, 0, 0.0)))
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 60.0), Chain(5, 0.0)))
     latency = efficiency(SHAPE, counts, {}, 100.0, PEAKS, waited=0.0)
     assert latency.limit == "latency"
     assert latency.bound == pytest.approx(3 * 1.0 + 60.0)
-    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 0, 10.0), Chain(5, 0, 0.0)))
+    counts = dataclasses.replace(COUNTS, chains=(Chain(3, 10.0), Chain(5, 0.0)))
     both = efficiency(SHAPE, counts, {}, 100.0, PEAKS, waited=0.0)
     assert both.limit == "compute"  # episodes that wait for less than the learning takes are hidden behind it
     assert both.bound == pytest.approx(8.42 + learning)
@@ -112,7 +113,7 @@ def test_a_value_model_has_no_head() -> None:
 
 
 def test_nothing_done_is_no_division_by_zero() -> None:
-    nothing = StepCounts(Work(), (), 1, Work(), Passes(), 0, 0)
+    nothing = StepCounts(Work(), (), 0, 1, Work(), Passes(), 0, 0)
     metrics = efficiency(SHAPE, nothing, {}, 0.0, PEAKS).metrics()
     assert set(metrics.values()) == {0.0}
     assert all(name.startswith("efficiency/") for name in metrics)
@@ -130,12 +131,13 @@ def test_counts_of_a_batch() -> None:
     advantages = [[[0.5], [-0.5]], [[0.0], [0.0]]]
     passes = Passes(reference=1)
     counts = count_step([right, wrong, dull, dull], groups, advantages, passes=passes, slots=8, processed=99)
-    assert counts.generated == Work(3, 6, 2) + Work(0, 0, 0) + Work(2, 3, 2) + Work(1, 2, 1)
-    assert counts.chains == (Chain(1, 3, 0.0), Chain(0, 0, 0.0), Chain(1, 2, 0.0), Chain(1, 2, 0.0))
+    assert counts.generated == Work(3 + 2, 6 + 3, 2 + 2)  # what the other ones begin with is there already
+    assert counts.chains == (Chain(1, 0.0), Chain(0, 0.0), Chain(1, 0.0), Chain(1, 0.0))
+    assert counts.read == 3 + 2  # of the two equal rows, once
     assert counts.learned == Work(3, 6, 2)
     assert (counts.telling, counts.processed, counts.slots, counts.passes) == (3, 99, 8, passes)
     with_kl = count_step([right], groups, advantages, passes=passes, slots=8, processed=99, kl_acts=True)
-    assert with_kl.learned == Work(3, 6, 2) + Work(2, 3, 2)  # of two equal rows one is computed
+    assert with_kl.learned == Work(3 + 2, 6 + 3, 2 + 2)  # of two equal rows one is computed
     half = count_step([right, wrong], groups[:1], [[[0.5], [0.0]]], passes=passes, slots=8, processed=99)
     assert half.learned == Work(3, 6, 2)
     none = count_step([right, wrong], groups[:1], [[[0.0], [-0.5]]], passes=passes, slots=8, processed=99)

@@ -56,7 +56,7 @@ def test_everything_that_a_run_logs_is_described(
 
 def test_parts_and_efficiency_are_described() -> None:
     shape = ModelShape(1, 0, True, 1, 1, 1, 1, 1, 1, 1, False, ())
-    found = efficiency(shape, StepCounts(Work(), (), 1, Work(), Passes(), 0, 0), {}, 1.0, Peaks(1.0, 1.0, "", ""))
+    found = efficiency(shape, StepCounts(Work(), (), 0, 1, Work(), Passes(), 0, 0), {}, 1.0, Peaks(1.0, 1.0, "", ""))
     assert set(found.metrics()) <= METRICS.keys()
     assert {f"time/{part}" for part in PARTS} <= METRICS.keys()
 
