@@ -29,9 +29,11 @@ def load_tokenizer(model_name: str) -> Any:
     """
     from transformers import AutoTokenizer
 
+    from trajgym.trainers.models import reachable  # here, since torch comes with it
+
     source = str(tiny_path()) if model_name == "tiny" else str(Path(model_name).expanduser())
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(reachable(source))
     except Exception as error:  # the libraries below raise a dozen types; the user needs one
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(

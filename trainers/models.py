@@ -30,6 +30,7 @@ __all__ = [
     "load_weights",
     "make_policy",
     "pick_device",
+    "reachable",
     "token_logprobs",
 ]
 
@@ -91,7 +92,7 @@ def load_model(
     if device_map is not None:
         arguments |= placing_arguments(device_map, sampled=sampled)
     try:
-        found = source if Path(source).is_dir() or _on_hub(source) else _cached(source)
+        found = reachable(source)
         tokenizer = AutoTokenizer.from_pretrained(found)
         with quiet() if arguments else contextlib.nullcontext():
             model = AutoModelForCausalLM.from_pretrained(found, dtype=numbers, attn_implementation="sdpa", **arguments)
@@ -245,6 +246,18 @@ class Reference:
         """Return log π_ref of each policy token. Shape: (N,)."""
         with self.active() as model:
             return token_logprobs(model, batch, temperature, False)[0]
+
+
+def reachable(name: str) -> str:
+    """Return a folder or a hub id as it is; where the hub cannot be reached, the folder that the cache has of it.
+
+    Args:
+        name: A folder, or a hub id.
+
+    Raises:
+        OSError: When the hub cannot be reached, and the cache does not have the model.
+    """
+    return name if Path(name).is_dir() or _on_hub(name) else _cached(name)
 
 
 def _on_hub(name: str) -> bool:

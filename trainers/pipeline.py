@@ -73,6 +73,7 @@ class AgenticRLPipeline:
         ConfigError: For an option that is wrong, in any stage: all are read before the first begins. Also when a
             stage's ``output_dir`` holds what this pipeline has not made there, and ``overwrite`` is not set.
         DataError: When there are no problems to train or to measure on.
+        TemplateError: When the model's chat template is missing or cannot be followed.
         CheckpointError: When the run folder is damaged.
     """
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,18 +13,15 @@ import pytest
 
 from trajgym.envs.base import ToolEnv
 from trajgym.envs.check import CheckFailedError, check_env
+from trajgym.envs.make import ids
 from trajgym.types import Task
 
-DATA = Path(os.environ.get("TRAJGYM_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
-
-@pytest.mark.parametrize("env_id", ["Arithmetic-v0", "ArithmeticTool-v0", "CodeTool-v0", "GSM8K-v0", "GSM8KTool-v0"])
-def test_every_id_passes(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("env_id", ids())
+def test_every_id_passes(env_id: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if env_id.startswith("GSM8K"):
-        if not DATA.is_dir():
-            pytest.skip(f"no data in {DATA}")
-        monkeypatch.setenv("TRAJGYM_DATA", str(DATA))
-    check_env(gymnasium.make(env_id, max_turns=1 if env_id.endswith(("8K-v0", "tic-v0")) else 12))
+        monkeypatch.setenv("TRAJGYM_DATA", str(request.getfixturevalue("gsm8k_data")))
+    check_env(gymnasium.make(env_id))
 
 
 def test_ids_work_without_an_import() -> None:

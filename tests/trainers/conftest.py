@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from trajgym.envs.base import ToolEnv
 from trajgym.evaluation.records import read_trajectories
 from trajgym.rewards import Term
+from trajgym.trainers.config import GRPOConfig, load_config
+from trajgym.trainers.grpo import train
 from trajgym.types import Action, Message, Observation, Step, Task
 
 DIGITS = "0123"
@@ -205,6 +209,83 @@ def check_same() -> Callable[[Path, Path], None]:
         assert left.played == right.played
 
     return check
+
+
+class SmallRuns:
+    """Trains on the identity environment, each time in a new place.
+
+    Args:
+        model: What to train.
+        places: Where.
+    """
+
+    def __init__(self, model: Path, places: pytest.TempPathFactory) -> None:
+        self._places, self._known = places, dict[str, LeftBehind]()
+        self._base = {
+            "model": str(model), "device": "cpu", "env": "TestIdentity-v0", "updates": 1, "groups_per_update": 4,
+            "num_generations": 8, "slots": 32, "max_turn_tokens": 6, "max_episode_tokens": 24, "learning_rate": 5e-3,
+            "kl_coef": 0.0, "log_trajectories": 32, "monitors": (),
+        }  # fmt: skip
+
+    def config(self, **changes: Any) -> GRPOConfig:
+        return load_config(self._base | {"output_dir": str(self._places.mktemp("run"))} | changes)
+
+    def __call__(self, **changes: Any) -> Path:
+        return train(self.config(**changes))
+
+    def differ(self, what: str, key: str, value: Any, needed: dict[str, Any]) -> bool:
+        """Whether an option changes ``weights``, or what is ``played`` in the first update.
+
+        Args:
+            what: One of the two.
+            key: The option.
+            value: Given to it.
+            needed: What stands in both runs, that the option can act.
+        """
+        usual = json.dumps(needed, sort_keys=True)
+        if usual not in self._known:  # many rows are compared with the same run
+            self._known[usual] = _left_behind(self(**needed))
+        one, other = self._known[usual], _left_behind(self(**needed | {key: value}))
+        if what == "played":
+            return bool(one.played[0] != other.played[0])
+        left, right = one.weights, other.weights
+        return left.keys() != right.keys() or any(not torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.fixture(scope="module")
+def small_runs(digit_model: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallRuns:
+    return SmallRuns(digit_model, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def shown_in() -> Callable[[str, str], None]:
+    """Check that a test beside this file, FILE::TEST, speaks of an option and runs without -m slow."""
+
+    def check(named: str, key: str) -> None:
+        file, _, name = named.partition("::")
+        module = ast.parse((Path(__file__).parent / file).read_text(encoding="utf-8")).body
+        (test,) = (node for node in module if isinstance(node, ast.FunctionDef) and node.name == name)
+        tables = {ast.unparse(target): value for node in module for target, value in _assigned(node)}
+        marks = [*test.decorator_list, *([tables["pytestmark"]] if "pytestmark" in tables else [])]
+        assert not any("mark.slow" in ast.unparse(mark) for mark in marks if not _cases(mark)), f"{named} is slow"
+        texts = [ast.unparse(test)]
+        for text in texts:  # a test speaks of what stands in the tables that it names, too
+            texts += [ast.unparse(tables.pop(word)) for word in set(re.findall(r"\w+", text)) & tables.keys()]
+        assert any(re.search(rf"\b{key}\b", text) for text in texts), f"{named} does not speak of {key}"
+
+    return check
+
+
+def _assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
+    """Return names that a statement of a module gives to values."""
+    if isinstance(node, ast.Assign):
+        return [(target, node.value) for target in node.targets]
+    return [(node.target, node.value)] if isinstance(node, ast.AnnAssign) and node.value else []
+
+
+def _cases(mark: ast.expr) -> bool:
+    """Whether a mark lists cases, of which some may be slow while others are not."""
+    return "mark.parametrize" in ast.unparse(mark)
 
 
 _RANK = """

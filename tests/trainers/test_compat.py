@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from trajgym.errors import ConfigError, DataError, UnknownNameError
 from trajgym.rewards.catalogue import REWARDS
 from trajgym.trainers.compat import Answer, GRPOTrainerWrapper, NoSFTWarning, RLTrainingTool, SFTTrainerWrapper
-from trajgym.trainers.compat_names import NAMES
 from trajgym.trainers.compat_options import EvaluateCall, GRPOCall, LoadCall, RewardCall, SFTCall, read_call
 from trajgym.trainers.data_sources import DATASETS
 from trajgym.trainers.models import load_model
@@ -104,7 +104,15 @@ def test_lora_is_applied_and_merged(trained: dict[str, Answer], small_model: Pat
     moved = {name for name, weight in after.items() if not weight.equal(before[name])}
     assert {name.split(".")[-2] for name in moved} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     load_model(trained["grpo"]["model_path"])
-    assert "model: " + trained["sft"]["model_path"] in (Path(trained["grpo"]["output_dir"]) / "config.yaml").read_text()
+    run = Path(trained["grpo"]["output_dir"])
+    assert "model: " + trained["sft"]["model_path"] in (run / "config.yaml").read_text()
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    adapters = load_file(checkpoint / "model" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in adapters} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert {min(adapter.shape) for adapter in adapters.values()} == {8}
+    optimised = torch.load(checkpoint / "trainer.pt", weights_only=True)["optimizer"]["state"].values()
+    trained_shapes = sorted(tuple(state["exp_avg"].shape) for state in optimised)
+    assert trained_shapes == sorted(tuple(adapter.shape) for adapter in adapters.values()), "the adapters alone"
 
 
 def test_evaluation(trained: dict[str, Answer]) -> None:
@@ -243,11 +251,21 @@ def test_the_page_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(code, "pipeline.md", "exec"), {})
     assert "less penalty_weight for each character" in capsys.readouterr().out
-    table = "\n".join(line for line in page.split("\n") if line.startswith(("| …", "| `")))
-    named = set(re.findall(r"`(\w+)`", table))
-    for keys in (SFTTrainerWrapper.keys(), GRPOTrainerWrapper.keys()):
-        assert set(NAMES["sft"]) & set(keys) <= named
-    assert {"num_generations", "reward_config", "model_path", "return_details", "penalty_weight"} <= named
+
+
+def test_the_page_of_the_docs_lists_every_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| (?:… with )?`(\w+)` \| (`.*) \|$", page, re.MULTILINE)
+    # What stands in brackets are values.
+    told = {action: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", options))) for action, options in table}
+    calls: dict[str, type[Options]] = {"load_dataset": LoadCall, "create_reward": RewardCall, "evaluate": EvaluateCall}
+    for action, call in calls.items():
+        assert told[action] == set(call.model_fields)
+    for wrapper in (SFTTrainerWrapper, GRPOTrainerWrapper):
+        assert set(wrapper.call.model_fields) <= told["train"] | told[wrapper.algorithm]
+        assert told["train"] | told[wrapper.algorithm] <= {*wrapper.keys(), "algorithm"}
+        other = GRPOTrainerWrapper if wrapper is SFTTrainerWrapper else SFTTrainerWrapper
+        assert not told[wrapper.algorithm] & set(other.keys())
 
 
 def test_an_answer_is_text_and_mapping() -> None:

@@ -55,6 +55,12 @@ def test_calculations_come_to_what_the_calculator_says(expression: str) -> None:
         assert calculation.run(calculation.literals)[-1] == expected
 
 
+def test_what_a_wrong_annotation_says_is_not_what_it_comes_to() -> None:
+    right, wrong = read_working("He sells 48/2=<<48/2=24>>24 and 48/2=<<48/2=25>>25.\n#### 49").calculations
+    assert right.run(right.literals)[-1] == right.result == 24
+    assert wrong.run(wrong.literals)[-1] == 24 != wrong.result == 25
+
+
 @pytest.mark.parametrize("bad", ["1+", "+1", "(1", "1)", "1 2", "20%*5", "x*2", "1//2", "()", "2(3)", "1..2"])
 def test_other_annotations_are_refused(bad: str) -> None:
     with pytest.raises(DataError, match="is not arithmetic of plain numbers"):

@@ -116,10 +116,14 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
 
 
 HUB = """
+import trajgym
 from trajgym.errors import ConfigError
+from trajgym.trainers.config import load_config
 from trajgym.trainers.models import load_model
+from trajgym.trainers.pipeline_checks import check_grpo
 model, tokenizer = load_model("some/tiny")
 print(model.config._name_or_path, len(tokenizer) > 100)
+check_grpo(load_config({"model": "some/tiny", "env": "ArithmeticTool-v0", "updates": 1, "max_episode_tokens": 1000}))
 try:
     load_model("some/thing-else")
 except ConfigError as error:

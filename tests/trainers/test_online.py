@@ -123,10 +123,13 @@ def test_imitation_needs_no_log_probabilities(options: dict[str, Any], log: list
 
 
 def test_a_model_that_forgets_is_rolled_back(options: dict[str, Any]) -> None:
+    """Of tasks that it could not solve before it can lose nothing: what it does at the guard's alone decides."""
     more = {**IMITATE, "epochs": 3, "options": {**SUPERVISED, "learning_rate": 1.0}}
-    result = train_online(load_online_config({**options, **more}))
+    hard = {"env_kwargs": {"reward": "hybrid", "difficulty": 8}, "guard_env_kwargs": {"difficulty": 1}}
+    result = train_online(load_online_config({**options, **more, **hard}))
     assert result.rolled_back
     assert result.guard.comparison.high < 0
+    assert not result.target.forgot
     assert result.model == "tiny"
     assert result.audit["rolled_back"] is True
     assert result.audit["model"] == "tiny"

@@ -41,7 +41,7 @@ def options(small_model: Path) -> Callable[..., Options]:
             "sft": {"num_epochs": 1, "batch_size": 2, "save_every": 1, "use_lora": True, "lora_rank": 2},
             "grpo": {"updates": 1, "groups_per_update": 1, "num_generations": 2, "max_new_tokens": 4, "slots": 8,
                      "max_episode_tokens": 1000, "use_lora": True, "lora_rank": 2},
-            "eval": {"max_samples": 3, "sft_accuracy_threshold": 0.0, "baseline": False},
+            "eval": {"max_samples": 3, "sft_accuracy_threshold": 0.0},
             "monitoring": {"use_tensorboard": False},
             "output_dir": str(folder),
             "name": "chain",
@@ -75,16 +75,30 @@ def test_everything_is_in_one_folder(done: Path) -> None:
     found = results(done)
     assert list(found["stages"]) == list(STAGES)
     assert {stage["status"] for stage in found["stages"].values()} == {"done"}
-    assert list(found["models"]) == ["sft", "grpo"]
+    assert list(found["models"]) == ["before", "sft", "grpo"]
     assert found["stages"]["data"]["train"] == 6
-    assert found["models"]["grpo"]["measures"]["accuracy"]["count"] == 3
-    assert [(c["before"], c["after"]) for c in found["comparisons"]] == [("sft", "grpo")]
+    assert [model["measures"]["accuracy"]["count"] for model in found["models"].values()] == [3, 3, 3]
+    pairs = [(comparison["before"], comparison["after"]) for comparison in found["comparisons"]]
+    assert pairs == [("before", "sft"), ("before", "grpo"), ("sft", "grpo")]
     assert {"config", "train problems", "test problems", "sft weights", "deployment weights"} <= set(found["hashes"])
     assert found["hashes"]["sft weights"] == folder_fingerprint(done / "sft" / "model")
     for name in ("summary.md", "summary.html"):
         text = html.unescape((done / name).read_text())
         assert found["decision"]["next"][:40] in text
         assert "tool_use" in text
+
+
+def test_three_models_answer_the_same_problems_side_by_side(done: Path) -> None:
+    folder = done / "evaluation" / "grpo_evaluation"
+    files = [folder / f"model-{number}" / "samples.jsonl" for number in (1, 2, 3)]
+    samples = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    assert [rows[0]["model"] for rows in samples] == ["before", "sft", "grpo"]
+    for answers in zip(*samples, strict=True):
+        assert len({answer["task_id"] for answer in answers}) == 1
+        for answer in answers:
+            assert answer["prediction"] is None, "nothing can be read from four tokens"
+            assert (answer["marked"], answer["correct"], answer["strict"]) == (False, False, False)
+    assert (folder / "report.html").read_text().count('data-right="wrong wrong wrong"') == 3
 
 
 def test_what_is_deployed_loads(done: Path) -> None:
@@ -168,7 +182,8 @@ def test_rl_without_sft(options: Callable[..., Options], tmp_path: Path, capsys:
 
 def test_the_worse_model_is_not_deployed(done: Path, options: Callable[..., Options]) -> None:
     pipeline = AgenticRLPipeline(options(done.parent, eval={"max_samples": 2}))
-    (pair,) = pipeline.folder.records["grpo_evaluation"].result["comparisons"]
+    compared = pipeline.folder.records["grpo_evaluation"].result["comparisons"]
+    (pair,) = (found for found in compared if (found["before"], found["after"]) == ("sft", "grpo"))
     assert pipeline._choice()[0] == "grpo"
     pair |= {"difference": -0.25, "low": -0.4, "high": -0.1, "significant": True}
     assert pipeline._choice() == ("sft", "GRPO's model is clearly worse than SFT's, so SFT's is deployed.")
@@ -220,10 +235,9 @@ def test_a_model_without_a_template(options: Callable[..., Options], tmp_path: P
     for file in small_model.iterdir():
         if file.name != "chat_template.jinja":
             (bare / file.name).write_bytes(file.read_bytes())
-    pipeline = AgenticRLPipeline(options(tmp_path / "runs", model={"base_model": str(bare)}))
-    with pytest.raises(TemplateError):
-        pipeline.run()
-    assert not (tmp_path / "runs" / "chain" / "sft").exists()
+    with pytest.raises(TemplateError, match="no chat template"):
+        AgenticRLPipeline(options(tmp_path / "runs", model={"base_model": str(bare)}))
+    assert not (tmp_path / "runs").exists(), "it is told before anything is written"
 
 
 def test_the_command(

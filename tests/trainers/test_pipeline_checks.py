@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 import trajgym  # noqa: F401  # registers the environments
-from trajgym.errors import ConfigError
+from trajgym.errors import ConfigError, TemplateError, TrajgymError
 from trajgym.trainers.config import load_config
 from trajgym.trainers.pipeline import AgenticRLPipeline
 from trajgym.trainers.pipeline_checks import check_grpo
 
 GOOD: dict[str, Any] = {"updates": 1, "num_generations": 2, "max_episode_tokens": 1000, "max_turn_tokens": 8}
+
+HERMES = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}{% for call in m.tool_calls or [] %}"
+    "<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A chat template that writes calls."""
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"estimator": "nonsense"}, "estimator 'nonsense'"),
@@ -50,9 +57,48 @@ def test_what_is_not_installed(small_model: Path, monkeypatch: pytest.MonkeyPatc
             check_grpo(load_config({**GOOD, "model": str(small_model), **options}))
 
 
-def test_a_model_that_cannot_be_had_without_its_weights_is_left_to_the_run(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_had_without_its_weights_is_left_to_the_run(small_model: Path, tmp_path: Path) -> None:
+    copied(small_model, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "nobody-knows"}')
     check_grpo(load_config({**GOOD, "model": str(tmp_path)}))
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(TemplateError, match="no chat template"):
+        check_grpo(load_config({**GOOD, "model": str(tmp_path)}))
+
+
+@pytest.mark.parametrize("sampler", ["hf", "vllm"])
+@pytest.mark.parametrize(
+    ("missing", "options", "error", "message"),
+    [
+        ("chat_template.jinja", {}, TemplateError, "no chat template"),
+        ("tokenizer.json", {}, ConfigError, "Cannot load the tokenizer"),
+        ("", {"protocol": "react"}, ConfigError, "'react', but the policy's chat template writes them in 'hermes'"),
+    ],
+    ids=["no template", "no tokenizer", "another form of calls"],
+)
+def test_a_template_that_cannot_be_played_with(
+    small_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+    missing: str,
+    options: dict[str, Any],
+    error: type[TrajgymError],
+    message: str,
+) -> None:
+    monkeypatch.setattr("trajgym.trainers.pipeline_checks.installed", lambda: True)
+    copied(small_model, tmp_path, missing)
+    if not missing:
+        (tmp_path / "chat_template.jinja").write_text(HERMES)
+    engine = {"sampler": sampler, "sampler_correction": sampler == "vllm"}
+    with pytest.raises(error, match=message):
+        check_grpo(load_config({**GOOD, **engine, "env": "ArithmeticTool-v0", "model": str(tmp_path), **options}))
+
+
+def copied(model: Path, folder: Path, missing: str = "") -> None:
+    for file in model.iterdir():
+        if file.name != missing:
+            (folder / file.name).write_bytes(file.read_bytes())
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG[:3])

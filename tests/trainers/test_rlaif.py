@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,16 @@ def test_a_run_goes_on_with_what_nothing_depends_on_yet(
         (name,) = bound
         with pytest.raises(ConfigError, match=rf"with other options \({name}: "):
             run_rlaif(config.model_copy(update={**changed, **bound}), Likes())
+
+
+@pytest.mark.parametrize("judging", ["choices", "grades"])
+def test_a_judge_that_hangs_is_waited_for_no_longer_than_told(judging: str, digit_model: Path, tmp_path: Path) -> None:
+    config = configured(digit_model, tmp_path, tasks=2, candidates=3, judging=judging, judge_timeout=0.01)
+    released = threading.Event()
+    with pytest.raises(EnvironmentFault, match=r"judge is out of order: TimeoutError: no answer within 0\.01 s"):
+        run_rlaif(config, lambda prompts: [str(released.wait()) for _ in prompts])
+    released.set()
+    assert not (tmp_path / "rlaif-seed0" / "judged.json").exists()
 
 
 def test_options_count_once_something_was_made_with_them(tmp_path: Path) -> None:

@@ -116,6 +116,29 @@ def test_out_of_memory() -> None:
     assert {str(change) for change in finding.changes} >= {"batch_size 8 → 4", "gradient_accumulation 1 → 2"}
 
 
+def test_the_remedies_are_those_of_the_founding_document() -> None:
+    def of(rule: str, losses: list[float], held_out: list[float | None], **options: Any) -> Finding:
+        rows = zip(losses, held_out, strict=True)
+        history = [{"update": i, "loss": a, "eval_loss": b, "grad_norm": 1.0} for i, (a, b) in enumerate(rows, start=1)]
+        return {finding.rule: finding for finding in diagnose(history, GOOD | options)}[rule]
+
+    fall, flat = [3.0 - 0.05 * i for i in range(40)], [2.0 + 0.01 * (-1) ** i for i in range(40)]
+    broken = explain_error(RuntimeError("CUDA out of memory."), GOOD)
+    assert broken is not None
+    for finding, remedies, change in (
+        (of("loss_flat", flat, [None] * 40, learning_rate=1e-5),
+         ["raise `learning_rate`", "Print one training example", "more `epochs`"], "learning_rate 1e-05 → 5e-05"),
+        (of("loss_rises", fall + [2.5] * 20, [None] * 60), ["Lower `learning_rate`"], "learning_rate 5e-05 → 1e-05"),
+        (of("overfit", fall, [1.0 + abs(i - 10) / 50 for i in range(40)]),
+         ["add `weight_decay`", "fewer `epochs`", "more data"], None),
+        (broken, ["`batch_size`", "`max_length`", "`gradient_accumulation`", "smaller model"], "batch_size 8 → 4"),
+        (advice(dtype="float32")["sft_float32"],
+         ["larger `batch_size`", "larger `log_every`", "`dtype` to bfloat16"], "dtype float32 → bfloat16"),
+    ):  # fmt: skip
+        assert [words for words in remedies if words not in finding.remedy] == [], finding.rule
+        assert next(map(str, finding.changes), None) == change
+
+
 @pytest.mark.parametrize("rule", [*SFT_ADVICE, *SFT_GRADIENTS], ids=lambda rule: rule.name)
 def test_rules_name_options_that_exist(rule: Any) -> None:
     named = set(re.findall(r"`(\w+)`", f"{rule.symptom} {rule.cause} {rule.remedy}"))
