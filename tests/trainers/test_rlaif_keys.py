@@ -138,7 +138,7 @@ def _judge_timeout(chain: Chain, **_: Any) -> None:
     go_on = threading.Event()
 
     def hangs(prompts: list[str]) -> list[str]:
-        go_on.wait()
+        go_on.wait(30)  # in time, if there is time enough
         return chain.judge(prompts)
 
     try:
