@@ -107,9 +107,10 @@ def _algorithm(run: Callable[..., Path], **_: Any) -> None:
 def _gradient_checkpointing(run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, **_: Any) -> None:
     from transformers.models.llama.modeling_llama import LlamaMLP
 
-    calls: list[int] = []
+    calls: list[Any] = []
     plain = LlamaMLP.forward
-    monkeypatch.setattr(LlamaMLP, "forward", lambda *args: calls.append(1) or plain(*args))
+    # In training: before it, the model is tried for what its head does.
+    monkeypatch.setattr(LlamaMLP, "forward", lambda m, x: (calls.append(m) if m.training else None) or plain(m, x))
     usual = weights(run())
     assert len(calls) == 2 * 2  # steps × layers
     got = weights(run(gradient_checkpointing=True))
