@@ -114,7 +114,7 @@ class ToolVectorEnv(SyncVectorEnv):
         rest = sorted(set(range(self.num_envs)).difference(slow))
         try:
             if slow:
-                lanes = [*([i] for i in slow), rest]
+                lanes = [*([i] for i in slow), *([rest] if rest else [])]
                 side_by_side(lambda lane: context.copy().run(play, lane), lanes, most=_MOST_THREADS)
             else:
                 play(rest)

@@ -34,6 +34,7 @@ from trajgym.types import CallError, ToolCall, ToolResult
 __all__ = ["ToolSessions", "side_by_side"]
 
 _MAX_CONCURRENT = 16
+_LOOK_UP = 0.2  # seconds; a wait is broken off so often to see what else there is
 _log = logging.getLogger(__name__)
 
 
@@ -171,7 +172,9 @@ def side_by_side(work: Callable[[list[int]], None], lanes: Sequence[list[int]], 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        # Not one long wait: a Ctrl-C that comes between the interpreter's last look and the wait is seen only after it.
+        while thread.is_alive():
+            thread.join(_LOOK_UP)
     if errors:
         raise errors[min(errors)]
 

@@ -267,17 +267,18 @@ def test_after_ctrl_c_no_further_turn_begins() -> None:
 
 
 def test_a_turn_that_ctrl_c_left_at_work_does_not_reach_the_next_episode() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on = threading.Semaphore(0), threading.Event()
 
     @tool
     def stay() -> str:
         """Wait."""
-        begun.set()
+        begun.release()
         go_on.wait(60)
         return "late"
 
     def press() -> None:
-        begun.wait(60)
+        for _ in range(2):  # no thread may be between its making and its start, where it cannot be waited for
+            begun.acquire(timeout=60)
         os.kill(os.getpid(), signal.SIGINT)
 
     envs = of(stay, count=2)

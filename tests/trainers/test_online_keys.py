@@ -15,7 +15,7 @@ pytest.importorskip("trl")
 from safetensors.torch import load_file
 
 from trajgym.errors import ConfigError, DataError
-from trajgym.trainers import online
+from trajgym.trainers import held_out, online
 from trajgym.trainers.online import Online, train_online
 from trajgym.trainers.online_config import OnlineConfig, load_online_config
 
@@ -155,9 +155,17 @@ def _eval_tasks(learn: Learns, **_: Any) -> None:
     assert [len(evaluation.trajectories) for evaluation in learn.played] == [3] * 4
 
 
-def _eval_turn_tokens(learn: Learns, **_: Any) -> None:
+def _eval_turn_tokens(learn: Learns, monkeypatch: pytest.MonkeyPatch, **_: Any) -> None:
+    told: list[int] = []
+    make_policy = vars(held_out)["make_policy"]
+
+    def made(model: Any, tokenizer: Any, options: Any) -> Any:
+        told.append(options.max_turn_tokens)
+        return make_policy(model, tokenizer, options)
+
+    monkeypatch.setattr(held_out, "make_policy", made)
     learn(**IMITATE, eval_turn_tokens=2)
-    assert {len(step.action.token_ids) for e in learn.played for t in e.trajectories for step in t.steps} <= {1, 2}
+    assert told == [2] * 4  # whose effect is shown where runs play
 
 
 def _guard_tolerance(learn: Learns, **_: Any) -> None:
@@ -214,5 +222,5 @@ def test_there_is_a_row_for_every_key() -> None:
 @pytest.mark.parametrize(
     "key", sorted({check: key for key, check in KEYS.items()}.values())
 )  # one of those that share a check
-def test_it_has_an_effect(key: str, learn: Learns, tmp_path: Path) -> None:
-    KEYS[key](learn=learn, tmp_path=tmp_path)
+def test_it_has_an_effect(key: str, learn: Learns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KEYS[key](learn=learn, tmp_path=tmp_path, monkeypatch=monkeypatch)
